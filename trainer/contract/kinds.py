@@ -1,0 +1,101 @@
+"""The registry of kinds: one folder under `trainer/kinds` each, found by its `params` module.
+
+`trainer/kinds/<package>/params.py` defines `KIND: KindSpec`. It must not import torch: web and worker read it.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+import trainer.kinds
+from trainer.contract.params import CommonParams, FieldProblem, ParamsRefused, PreflightContext
+
+DEFAULT_PRESET = "quick"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillPlan:
+    """SIGKILLs from outside while a stage trains; every kill is followed by a new attempt of the stage."""
+
+    count: int
+    seed: int
+    after_stage: str
+    """An earlier stage that does the same work uninterrupted; its duration bounds when a kill is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """One process group of a run."""
+
+    name: str
+    title: str
+    entry: str
+    """`package.module:function`; called as `function(context)` with a `trainer.common.context.StageContext`."""
+    launcher: Literal["python", "torchrun"] = "python"
+    """`torchrun` starts `world_size` ranks, `python` one process."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Handed to the entry as `context.arguments`; JSON values only."""
+    kills: KillPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSpec:
+    """What the rest of the product knows about a kind."""
+
+    name: str
+    title: str
+    description: str
+    question: str
+    """The question a run of this kind answers, shown on the launch page."""
+    params: type[CommonParams]
+    presets: Mapping[str, Mapping[str, Any]]
+    """Values that differ from the defaults of `params`; must contain `quick`."""
+    preset_titles: Mapping[str, str]
+    stages: Callable[[Any], list[StagePlan]]
+    """Parameters -> stages in the order they run. Pure."""
+    preflight: Callable[[Any, PreflightContext], list[FieldProblem]] = lambda _params, _context: []
+    """Refusals that need a look at the machine (data sources); schema errors never reach it."""
+
+
+@cache
+def kinds() -> Mapping[str, KindSpec]:
+    """Return every kind by name, in order of name."""
+    found = {}
+    for module in pkgutil.iter_modules(trainer.kinds.__path__):
+        if module.ispkg:
+            spec: KindSpec = importlib.import_module(f"trainer.kinds.{module.name}.params").KIND
+            found[spec.name] = spec
+    return dict(sorted(found.items()))
+
+
+def resolve_params(kind: KindSpec, preset: str | None, given: Mapping[str, Any]) -> CommonParams:
+    """Return complete parameters: defaults, then the preset, then what was given.
+
+    Raises ParamsRefused naming every field that is unknown, of the wrong type, out of range or at odds with another.
+    """
+    name = preset or DEFAULT_PRESET
+    if name not in kind.presets:
+        raise ParamsRefused(
+            [FieldProblem(field="preset", message=f"{name!r} is unknown; presets of {kind.name}: {', '.join(kind.presets)}")]
+        )
+    try:
+        return kind.params.model_validate({**kind.presets[name], **given})
+    except ValidationError as error:
+        raise ParamsRefused([_problem(kind, item) for item in error.errors(include_url=False)]) from None
+
+
+def _problem(kind: KindSpec, item: Any) -> FieldProblem:
+    field_name = ".".join(str(part) for part in item["loc"]) or "params"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        message = f"unknown parameter; {kind.name} knows {', '.join(kind.params.model_fields)}"
+    elif "field" in item.get("ctx", {}):  # raised by `params` with a field of its own choice
+        field_name = str(item["ctx"]["field"])
+    elif item["type"] != "value_error":
+        message = f"{message} (given: {item.get('input')!r})"
+    return FieldProblem(field=field_name, message=message)

@@ -1,0 +1,198 @@
+"""`result.json`: checks, panels and the verdict that follows from the checks."""
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.contract.events import encodable
+from trainer.contract.files import write_json_atomically
+
+SCHEMA_VERSION = 1
+Number = float | int | Literal["NaN", "Infinity", "-Infinity"] | None
+
+
+class Verdict(StrEnum):
+    """What the audit says; only a succeeded run has one."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Strict(BaseModel):
+    """Base of every part of a result: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Check(Strict):
+    """One judged statement."""
+
+    name: str
+    title: str
+    passed: bool | None
+    """None: could not be judged."""
+    measured: Number = None
+    limit: Number = None
+    unit: str = ""
+    detail: str = ""
+
+
+class Environment(Strict):
+    """Where the numbers were measured."""
+
+    device: str
+    backend: str
+    world_size: int
+    threads: int
+    precision: str
+    versions: dict[str, str]
+    cpu: str
+    gpus: list[str]
+    data_source: str
+
+
+class TablePanel(Strict):
+    type: Literal["table"] = "table"
+    title: str
+    note: str = ""
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class ConfusionPanel(Strict):
+    type: Literal["confusion_matrix"] = "confusion_matrix"
+    title: str
+    note: str = ""
+    labels: list[str]
+    counts: list[list[int]]
+    """counts[true][predicted]"""
+    mode: str = ""
+
+
+class Line(Strict):
+    name: str
+    y: list[Number]
+
+
+class SeriesPanel(Strict):
+    type: Literal["series"] = "series"
+    title: str
+    note: str = ""
+    x: list[Number]
+    x_label: str = ""
+    y_label: str = ""
+    lines: list[Line]
+
+
+class HistogramGroup(Strict):
+    name: str
+    counts: list[int]
+    """One count per bin: one fewer than edges."""
+
+
+class HistogramPanel(Strict):
+    type: Literal["histogram"] = "histogram"
+    title: str
+    note: str = ""
+    edges: list[Number]
+    log_x: bool = False
+    x_label: str = ""
+    groups: list[HistogramGroup]
+
+
+class BarGroup(Strict):
+    name: str
+    values: list[Number]
+
+
+class BarsPanel(Strict):
+    type: Literal["bars"] = "bars"
+    title: str
+    note: str = ""
+    unit: str = ""
+    labels: list[str]
+    groups: list[BarGroup]
+
+
+class HeatPanel(Strict):
+    type: Literal["heat"] = "heat"
+    title: str
+    note: str = ""
+    rows: list[str]
+    columns: list[str]
+    values: list[list[Number]]
+    expected: list[list[Number]] | None = None
+
+
+class ImageItem(Strict):
+    path: str
+    """Relative to the run's `artifacts/`."""
+    caption: str
+
+
+class ImagesPanel(Strict):
+    type: Literal["images"] = "images"
+    title: str
+    note: str = ""
+    items: list[ImageItem]
+
+
+Panel = Annotated[
+    TablePanel | ConfusionPanel | SeriesPanel | HistogramPanel | BarsPanel | HeatPanel | ImagesPanel,
+    Field(discriminator="type"),
+]
+
+
+def verdict_of(checks: Sequence[Check]) -> Verdict:
+    """Return the verdict that follows from the checks.
+
+    A failed or unjudged `control` makes everything inconclusive; otherwise one failed check fails the
+    audit, and one unjudged check leaves it open.
+    """
+    if any(check.name == "control" and check.passed is not True for check in checks):
+        return Verdict.INCONCLUSIVE
+    if any(check.passed is False for check in checks):
+        return Verdict.FAIL
+    if any(check.passed is None for check in checks):
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS
+
+
+class Result(Strict):
+    """Content of `result.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str
+    verdict: Verdict
+    environment: Environment
+    params: dict[str, Any]
+    summary: dict[str, Any]
+    limits: list[str]
+    """What the result does not show."""
+    checks: list[Check]
+    panels: list[Panel]
+
+    @model_validator(mode="after")
+    def _verdict_follows_from_checks(self) -> "Result":
+        if not self.checks:
+            raise ValueError("a result needs at least one check")
+        names = [check.name for check in self.checks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"check names repeat: {names}")
+        if self.verdict != verdict_of(self.checks):
+            raise ValueError(f"verdict {self.verdict} does not follow from the checks: {verdict_of(self.checks)}")
+        return self
+
+    def save(self, path: Path) -> None:
+        """Write the result atomically. Raises OSError."""
+        write_json_atomically(path, encodable(self.model_dump(mode="json")))
+
+    @classmethod
+    def load(cls, path: Path) -> "Result":
+        """Read and check a `result.json`. Raises OSError, ValueError (json, pydantic.ValidationError)."""
+        return cls.model_validate(json.loads(path.read_text()))
