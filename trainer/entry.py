@@ -1,4 +1,4 @@
-"""The process entry of every stage: `python -m trainer.entry --run-dir D --stage S --attempt N --entry module:function`.
+"""The process entry of every stage: `python -m trainer.entry --run-dir D --stage S --attempt N --entry M:F`.
 
 Under torchrun it runs once per rank (RANK, WORLD_SIZE and LOCAL_RANK are in the environment); without torchrun it is
 rank 0 of 1. Exit code 0: the stage did its job; 1: an exception, told in the events and on standard error;

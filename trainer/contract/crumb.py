@@ -95,6 +95,11 @@ def read_crumb(path: Path) -> Crumb | None:
             )
     # A rank killed in the middle of a write leaves an odd generation for ever: better a torn position than none.
     return Crumb(
-        pid=pid, time=at, step=step, collective=collective, inside=bool(inside),
-        phase=phase.rstrip(b"\0").decode(errors="replace"), operation=operation.rstrip(b"\0").decode(errors="replace"),
+        pid=pid,
+        time=at,
+        step=step,
+        collective=collective,
+        inside=bool(inside),
+        phase=phase.rstrip(b"\0").decode(errors="replace"),
+        operation=operation.rstrip(b"\0").decode(errors="replace"),
     )

@@ -81,7 +81,11 @@ def resolve_params(kind: KindSpec, preset: str | None, given: Mapping[str, Any])
     name = preset or DEFAULT_PRESET
     if name not in kind.presets:
         raise ParamsRefused(
-            [FieldProblem(field="preset", message=f"{name!r} is unknown; presets of {kind.name}: {', '.join(kind.presets)}")]
+            [
+                FieldProblem(
+                    field="preset", message=f"{name!r} is unknown; presets of {kind.name}: {', '.join(kind.presets)}"
+                )
+            ]
         )
     try:
         return kind.params.model_validate({**kind.presets[name], **given})

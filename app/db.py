@@ -1,0 +1,84 @@
+"""Database engine and sessions: SQLite in WAL mode; every write transaction takes its lock at the start."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, Engine, TypeDecorator, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import ConnectionPoolEntry
+from sqlmodel import Session
+
+from app.settings import Settings
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC datetimes; SQLite itself keeps no zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive datetimes, store UTC."""
+        if value is not None and value.tzinfo is None:
+            raise ValueError("naive datetime; use app.clock.now()")
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Return an aware datetime."""
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def create_database_engine(settings: Settings) -> Engine:
+    """Return an engine for `settings.database_url`, with the pragmas SQLite needs. Creates the data directory."""
+    url = make_url(settings.database_url)
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url, pool_pre_ping=True)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
+    # The driver must not open transactions by itself: `_begin_sqlite` decides which kind.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # A deferred transaction that turns into a write fails at once with "database is locked" when another writer came
+    # between, whatever the busy timeout; an immediate one waits its turn.
+    write = connection.get_execution_options().get("ddp_audit_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextmanager
+def read_session(engine: Engine) -> Iterator[Session]:
+    """Yield a session on one consistent snapshot; nothing is committed."""
+    with Session(engine) as session:
+        yield session
+
+
+@contextmanager
+def write_session(engine: Engine) -> Iterator[Session]:
+    """Yield a session that holds the write lock; commits at the end, rolls back on an exception."""
+    with engine.connect().execution_options(ddp_audit_write=True) as connection, Session(connection) as session:
+        with session.begin():
+            yield session
+        connection.commit()

@@ -1,0 +1,64 @@
+"""Bringing a database to the newest schema, and refusing one that is newer than this program."""
+
+import fcntl
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+
+import migrations
+from app.db import create_database_engine
+from app.settings import Settings
+
+
+class SchemaTooNew(RuntimeError):
+    """The database was written by a newer version of the program."""
+
+
+class SchemaBehind(RuntimeError):
+    """The database needs `ddp-audit migrate`."""
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    return config
+
+
+def schema_versions(engine: Engine) -> tuple[str | None, str]:
+    """Return (version of the database, newest version this program knows)."""
+    with engine.connect() as connection:
+        present = MigrationContext.configure(connection).get_current_revision()
+    newest = ScriptDirectory.from_config(_config()).get_current_head()
+    assert newest is not None
+    return present, newest
+
+
+def migrate(settings: Settings) -> tuple[str | None, str]:
+    """Bring the database to the newest schema and return (version before, version after).
+
+    Two processes that start together take turns. Raises SchemaTooNew; then nothing was changed.
+    """
+    engine = create_database_engine(settings)
+    try:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        with (settings.data_dir / ".migrate.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before, newest = schema_versions(engine)
+            known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+            if before is not None and before not in known:
+                raise SchemaTooNew(
+                    f"the database is at schema {before}, this program knows up to {newest}: "
+                    "it was written by a newer ddp-audit; update the program or use another data directory"
+                )
+            if before != newest:
+                with engine.connect() as connection:
+                    command.upgrade(_config(connection), "head")
+                    connection.commit()
+            return before, newest
+    finally:
+        engine.dispose()

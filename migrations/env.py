@@ -1,0 +1,17 @@
+"""Alembic's environment; always called from `app.schema`, which hands over an open connection."""
+
+from alembic import context
+from sqlmodel import SQLModel
+
+import app.runs.models
+
+assert app.runs.models  # registers the tables
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=SQLModel.metadata,
+    render_as_batch=True,
+    compare_type=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
