@@ -1,0 +1,75 @@
+"""The convolutional network of this kind: 558,538 parameters for ten classes."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+WIDTHS: Final = (64, 128, 256)
+"""Output channels of the three blocks."""
+
+
+class CifarNet(nn.Module):
+    """3x3 convolutions 3-64-64, pool, 128-128, pool, 256, each with BatchNorm and ReLU; global average pool; linear.
+
+    Input (B, 3, H, W) float, output (B, classes) logits. H and W are 32 in training; any size from 4 on works.
+    """
+
+    def __init__(self, classes: int = 10, *, activation_checkpointing: bool = False) -> None:
+        super().__init__()
+        first, second, third = WIDTHS
+        self.blocks = nn.ModuleList(
+            [
+                nn.Sequential(*_convolution(3, first), *_convolution(first, first), nn.MaxPool2d(2)),
+                nn.Sequential(*_convolution(first, second), *_convolution(second, second), nn.MaxPool2d(2)),
+                nn.Sequential(*_convolution(second, third)),
+            ]
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(third, classes)
+        self.activation_checkpointing = activation_checkpointing
+        """Keep only each block's input during training and compute the rest again in backward."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (B, classes) of `images` (B, 3, H, W)."""
+        features = images
+        for block in self.blocks:
+            features = self._run(block, features)
+        logits: Tensor = self.head(self.pool(features).flatten(1))
+        return logits
+
+    def _run(self, block: nn.Module, features: Tensor) -> Tensor:
+        if not (self.activation_checkpointing and self.training):
+            result: Tensor = block(features)
+            return result
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), statistics_kept(block)
+
+        recomputed: Tensor = checkpoint(block, features, use_reentrant=False, context_fn=contexts)
+        return recomputed
+
+
+@contextmanager
+def statistics_kept(block: nn.Module) -> Iterator[None]:
+    """Let BatchNorm layers compute without moving their running statistics: a second forward must not count twice."""
+    layers = [layer for layer in block.modules() if isinstance(layer, nn.BatchNorm2d)]
+    saved = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+        layer.num_batches_tracked = None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone()
+    try:
+        yield
+    finally:
+        for layer, (momentum, counter) in zip(layers, saved, strict=True):
+            layer.momentum, layer.num_batches_tracked = momentum, counter
+
+
+def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    ]
