@@ -1,0 +1,101 @@
+"""What a checkpoint holds, taken from and put back into live objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trainer.common.checkpoints.errors import CheckpointRefused
+from trainer.common.checkpoints.rng import capture_rng, restore_rng
+
+
+class Stateful(Protocol):
+    """Anything that can be saved and restored: schedulers, gradient scalers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Put back what `state_dict` returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """The live objects of one rank's training."""
+
+    model: nn.Module
+    """With or without its DDP wrapper; the wrapper is left out of the names."""
+    optimizer: Optimizer
+    scheduler: Stateful | None = None
+    extras: Mapping[str, Stateful] = field(default_factory=dict)
+    """Further shared state by name, equal on all ranks: a gradient scaler, an averaged model."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model without its wrapper."""
+        inner = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        return cast(nn.Module, inner)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first parameter lives."""
+        return next(self.module.parameters()).device
+
+    def shared(self) -> dict[str, Any]:
+        """Return what is the same on every rank; buffers are those of the rank that asks, so rank 0's."""
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "extras": {name: item.state_dict() for name, item in self.extras.items()},
+        }
+
+    def own(self, rank: int, world_size: int, sampler: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what only this rank knows."""
+        return {
+            "rank": rank,
+            "world_size": world_size,
+            "rng": capture_rng(self.device),
+            "buffers": self._buffers(),
+            "sampler": dict(sampler),
+        }
+
+    def check(self, shared: Mapping[str, Any], own: Mapping[str, Any], rank: int, name: str) -> None:
+        """Raise CheckpointRefused for state that is there but not wanted, or wanted and not there."""
+        _check_names(f"{name}: extras", "extras", shared["extras"], self.extras)
+        _check_names(f"{name}: buffers", "buffers", own["buffers"], self._buffers())
+        if (shared["scheduler"] is None) != (self.scheduler is None):
+            where = (
+                "here but not in the checkpoint" if shared["scheduler"] is None else "in the checkpoint but not here"
+            )
+            raise CheckpointRefused(f"{name}: there is a scheduler {where}", "scheduler")
+        if own["rank"] != rank:
+            raise CheckpointRefused(f"{name}: the file of rank {rank} was written by rank {own['rank']}", "rank")
+
+    def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Put everything back; generators last, so that nothing draws between here and the next batch."""
+        self.module.load_state_dict(shared["model"])
+        buffers = self._buffers()
+        for name, value in own["buffers"].items():
+            buffers[name].copy_(value)
+        self.optimizer.load_state_dict(shared["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(shared["scheduler"])
+        for name, item in self.extras.items():
+            item.load_state_dict(shared["extras"][name])
+        restore_rng(own["rng"], self.device)
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return {name: buffer.detach() for name, buffer in self.module.named_buffers()}
+
+
+def _check_names(text: str, field_name: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    missing, unknown = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    if missing or unknown:
+        raise CheckpointRefused(
+            f"{text}: not in the checkpoint {missing}, in the checkpoint but not here {unknown}", field_name
+        )

@@ -1,0 +1,259 @@
+"""Saving and loading checkpoints together: every rank its own file, rank 0 the shared one, the manifest last."""
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointRefused, WindowOpen
+from trainer.common.checkpoints.files import read_tensors, write_tensors
+from trainer.common.checkpoints.identity import Identity, check_parameters, optimizer_names, parameter_entries
+from trainer.common.checkpoints.ranks import Ranks
+from trainer.common.checkpoints.state import TrainingState
+from trainer.common.telemetry import Telemetry
+from trainer.contract.files import fsync_directory, write_bytes_atomically
+from trainer.contract.manifest import (
+    MANIFEST,
+    CheckpointInfo,
+    FileEntry,
+    Header,
+    Manifest,
+    ManifestInvalid,
+    list_checkpoints,
+    newest_valid,
+    read_manifest,
+    step_directories,
+    step_directory,
+)
+
+SHARED = "shared.pt"
+ASIDE = ".part"
+
+
+def rank_file(rank: int) -> str:
+    """Return the name of one rank's own file."""
+    return f"rank{rank}.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A finished save."""
+
+    path: Path
+    step: int
+    bytes: int
+    digest: str
+    seconds: float
+    """Wall time of the save on this rank, waiting for the others included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a load gives back besides the objects it filled."""
+
+    path: Path
+    step: int
+    """Updates done when it was saved."""
+    sampler: Mapping[str, Any]
+    """This rank's sampler history and position, as given to `save`."""
+
+
+class CheckpointStore:
+    """The checkpoints of one trajectory. Every method is collective: all ranks call it, all get the same outcome.
+
+    With `keep` given, older checkpoints than the newest `keep` are removed after each save, pinned ones excepted.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        identity: Identity,
+        *,
+        keep: int | None = None,
+        telemetry: Telemetry | None = None,
+        run_root: Path | None = None,
+    ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep is {keep}; at least the newest checkpoint must stay")
+        self.root, self.identity, self.keep = root, identity, keep
+        self._telemetry, self._run_root = telemetry, run_root or root.parent
+        self._ranks = Ranks(telemetry)
+
+    def save(
+        self,
+        step: int,
+        state: TrainingState,
+        sampler: Mapping[str, Any],
+        *,
+        pinned: bool = False,
+        pending_micro_batches: int = 0,
+    ) -> Saved:
+        """Save after `step` updates; `sampler` is this rank's history and position (tensors and plain values).
+
+        Raises WindowOpen when gradients of `pending_micro_batches` wait for an optimizer step, CheckpointNotSaved
+        (disk full, no permission, …) on all ranks alike; then every earlier checkpoint is as it was.
+        """
+        if pending_micro_batches:
+            raise WindowOpen(
+                f"step {step}: {pending_micro_batches} micro-batches of the window are not applied yet; "
+                "save after the optimizer step"
+            )
+        began = time.perf_counter()
+        self._ranks.mark("save", step)
+        aside = self._ranks.on_first("checkpoint directory", lambda: self._open_aside(step))
+        manifest = self._write(aside, step, state, sampler, pinned)
+        path = self._ranks.on_first("checkpoint commit", lambda: self._commit(aside, manifest))
+        self._report(step, path)
+        return Saved(
+            path=path,
+            step=step,
+            bytes=manifest.total_bytes,
+            digest=manifest.digest,
+            seconds=time.perf_counter() - began,
+        )
+
+    def newest_valid(self) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
+        """Return the newest valid checkpoint and the newer ones that are not, with why; rank 0 looks, all agree."""
+        return self._ranks.on_first("checkpoint choice", lambda: newest_valid(self.root))
+
+    def load_newest(self, state: TrainingState) -> Restored | None:
+        """Continue from the newest valid checkpoint, saying which newer ones were skipped and why.
+
+        None when nothing was ever saved here. Raises CheckpointDamaged when there are checkpoints but no valid one.
+        """
+        chosen, skipped = self.newest_valid()
+        for info in skipped:
+            self._say(f"{info.path.name} is skipped: {info.problem}")
+        if chosen is not None:
+            return self.load(chosen.path, state)
+        if skipped:
+            reasons = "; ".join(f"{info.path.name}: {info.problem}" for info in skipped)
+            raise CheckpointDamaged(f"no valid checkpoint is left in {self.root.name}: {reasons}")
+        return None
+
+    def load(self, path: Path, state: TrainingState) -> Restored:
+        """Fill `state` and this rank's generators from one checkpoint.
+
+        Raises CheckpointRefused with the field that differs, or CheckpointDamaged, on all ranks alike; nothing is
+        changed before every rank has read and accepted its files.
+        """
+        self._ranks.mark("load")
+        digests = self._ranks.together("checkpoint manifest", lambda: self._accept(path, state).digest)
+        if len(set(digests)) > 1:
+            raise CheckpointRefused(f"{path.name}: the ranks do not see the same checkpoint ({digests})", "manifest")
+        content: list[tuple[Any, Any]] = []
+        self._ranks.together("checkpoint content", lambda: content.append(self._read(path, state)))
+        shared, own = content[0]
+        self._ranks.together("checkpoint restore", lambda: state.restore(shared, own))
+        step = read_manifest(path).header.step
+        self._say(f"continues from {path.name}")
+        return Restored(path=path, step=step, sampler=own["sampler"])
+
+    def listing(self) -> list[CheckpointInfo]:
+        """Return every checkpoint with its validity, newest first (looked at by rank 0)."""
+        return self._ranks.on_first("checkpoint list", lambda: list_checkpoints(self.root))
+
+    def _open_aside(self, step: int) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True)
+        for stale in self.root.glob(f".step-*{ASIDE}"):  # of a save that was killed; nobody else saves here
+            shutil.rmtree(stale)
+        aside = self.root / f".{step_directory(self.root, step).name}.{os.getpid()}{ASIDE}"
+        aside.mkdir()
+        return aside
+
+    def _write(
+        self, aside: Path, step: int, state: TrainingState, sampler: Mapping[str, Any], pinned: bool
+    ) -> Manifest:
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+
+        def write_own() -> dict[str, FileEntry]:
+            name = rank_file(rank)
+            written = {name: write_tensors(aside / name, state.own(rank, world_size, sampler))}
+            if rank == 0:
+                written[SHARED] = write_tensors(aside / SHARED, state.shared())
+            return written
+
+        try:
+            parts = self._ranks.together("checkpoint files", write_own)
+        except Exception:
+            if rank == 0:
+                shutil.rmtree(aside, ignore_errors=True)
+            raise
+        files = {name: entry for part in parts for name, entry in part.items()}
+        return Manifest(header=self._header(step, state), files=files, pinned=pinned).sealed()
+
+    def _header(self, step: int, state: TrainingState) -> Header:
+        return Header(
+            kind=self.identity.kind,
+            step=step,
+            world_size=self._ranks.world_size,
+            data_lock=self.identity.data_lock,
+            config=dict(self.identity.config),
+            parameters=parameter_entries(state.module),
+            optimizer=optimizer_names(state.module, state.optimizer),
+            created_at=time.time(),
+            versions={"torch": torch.__version__},
+        )
+
+    def _commit(self, aside: Path, manifest: Manifest) -> Path:
+        try:
+            write_bytes_atomically(aside / MANIFEST, manifest.model_dump_json(indent=1).encode())
+            target = step_directory(self.root, manifest.header.step)
+            replaced = self.root / f".{target.name}.replaced{ASIDE}"
+            if target.exists():
+                target.rename(replaced)
+            aside.rename(target)
+            fsync_directory(self.root)
+        except OSError:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        shutil.rmtree(replaced, ignore_errors=True)
+        self._prune()
+        return target
+
+    def _prune(self) -> None:
+        if self.keep is None:
+            return
+        counted = 0
+        for path in step_directories(self.root):
+            try:
+                pinned = read_manifest(path).pinned
+            except ManifestInvalid:
+                continue  # evidence of a fault, and no checkpoint: neither counted nor removed
+            counted += not pinned
+            if not pinned and counted > self.keep:
+                shutil.rmtree(path)
+
+    def _accept(self, path: Path, state: TrainingState) -> Manifest:
+        try:
+            manifest = read_manifest(path)
+        except ManifestInvalid as error:
+            raise CheckpointDamaged(f"{path.name}: {error}") from None
+        self.identity.check(manifest.header, path.name)
+        check_parameters(manifest.header, state.module, state.optimizer, path.name)
+        for name in (SHARED, *(rank_file(rank) for rank in range(self._ranks.world_size))):
+            if name not in manifest.files:
+                raise CheckpointDamaged(f"{path.name}: the manifest does not list {name}", name)
+            if not (path / name).is_file():
+                raise CheckpointDamaged(f"{path.name}: {name} is missing", name)
+        return manifest
+
+    def _read(self, path: Path, state: TrainingState) -> tuple[Any, Any]:
+        files = read_manifest(path).files
+        name = rank_file(self._ranks.rank)
+        shared, own = read_tensors(path, SHARED, files[SHARED]), read_tensors(path, name, files[name])
+        state.check(shared, own, self._ranks.rank, path.name)
+        return shared, own
+
+    def _report(self, step: int, path: Path) -> None:
+        if self._telemetry is not None and self._ranks.rank == 0:
+            self._telemetry.checkpoint(step, str(path.relative_to(self._run_root)))
+
+    def _say(self, text: str) -> None:
+        if self._telemetry is not None and self._ranks.rank == 0:
+            self._telemetry.message(text)
