@@ -1,0 +1,143 @@
+"""The write side of runs: recording them, and moving their state by guarded updates with a history row each."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import func, update
+from sqlmodel import Session, col, select
+
+from app.clock import now
+from app.runs.models import Run, RunHistory, RunTag, WorkerRow
+from app.runs.states import FINAL, Reason, State, check_move
+
+WORKER_FRESH_SECONDS: Final = 15.0
+"""A worker whose heartbeat is older counts as gone."""
+
+
+class UnknownRun(LookupError):
+    """There is no run with that number."""
+
+
+class StaleState(RuntimeError):
+    """The run was not in the state its mover expected; nothing was changed."""
+
+
+class AlreadyFinal(RuntimeError):
+    """The run has ended; a final state is never overwritten."""
+
+
+def insert_run(
+    session: Session, *, tags: Sequence[str] = (), actor: str = "user", note: str = "", **fields: Any
+) -> Run:
+    """Record a queued run with its tags and the first row of its history, and return it with its number.
+
+    `fields` are columns of `Run`; `created_at` defaults to now. Raises IntegrityError for an idempotency key in use.
+    """
+    run = Run(**{"created_at": now(), **fields, "state": State.QUEUED})
+    session.add(run)
+    session.flush()
+    run_id = number_of(run)
+    session.add_all(RunTag(run_id=run_id, tag=tag) for tag in dict.fromkeys(tags))
+    session.add(
+        RunHistory(run_id=run_id, seq=1, at=run.created_at, origin=None, target=State.QUEUED, note=note, actor=actor)
+    )
+    session.flush()
+    return run
+
+
+def move(
+    session: Session,
+    run_id: int,
+    expected: State,
+    target: State,
+    *,
+    reason: Reason | None = None,
+    note: str = "",
+    actor: str,
+    **columns: Any,
+) -> None:
+    """Move a run from `expected` to `target` and write the history row, both in the caller's transaction.
+
+    `columns` are set along with the state. Starting sets `started_at`, a final state sets `finished_at`.
+    Raises ForbiddenMove for a move the table lacks, StaleState when the run is elsewhere by now.
+    """
+    check_move(expected, target, reason)
+    moment = now()
+    values = {"state": target, "reason": reason, **columns}
+    if target is State.STARTING:
+        values.setdefault("started_at", moment)
+    if target.is_final:
+        values |= {"finished_at": moment, "lease_until": None, "waiting_for": "", "gpus": columns.get("gpus", [])}
+    guarded = update(Run).where(col(Run.id) == run_id, col(Run.state) == expected).values(**values)
+    if session.execute(guarded).rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleState(f"run {run_id} is not {expected} any more; {expected} -> {target} was not made")
+    seq = session.exec(select(func.max(RunHistory.seq)).where(RunHistory.run_id == run_id)).one() or 0
+    session.add(
+        RunHistory(
+            run_id=run_id,
+            seq=seq + 1,
+            at=moment,
+            origin=expected,
+            target=target,
+            reason=reason,
+            note=note,
+            actor=actor,
+        )
+    )
+    session.flush()
+
+
+def number_of(run: Run) -> int:
+    """Return the number of a recorded run. Raises ValueError for one that was never stored."""
+    if run.id is None:
+        raise ValueError("the run has no number yet: it was not stored")
+    return run.id
+
+
+def require_run(session: Session, run_id: int) -> Run:
+    """Return the run as it is now in the database. Raises UnknownRun."""
+    run = session.get(Run, run_id, populate_existing=True)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id}")
+    return run
+
+
+def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
+    """Ask for the end of a run and return it.
+
+    A queued run is cancelled at once. A started one becomes `stopping`; its worker ends every process and only then
+    writes the final state. One that is stopping for another reason keeps stopping, and the cancel wins at the end.
+    Raises UnknownRun, AlreadyFinal.
+    """
+    run = require_run(session, run_id)
+    state = State(run.state)
+    if state in FINAL:
+        raise AlreadyFinal(f"run {run_id} has ended ({state}); there is nothing to cancel")
+    if state is State.QUEUED:
+        move(
+            session,
+            run_id,
+            state,
+            State.CANCELLED,
+            reason=Reason.CANCELLED_BY_USER,
+            note="cancelled while it waited; no process had been started",
+            actor=actor,
+            cancel_requested_at=now(),
+            diagnosis="Cancelled while it waited in the queue; no process had been started and no device was held.",
+        )
+    elif state is not State.STOPPING:
+        note = "cancel requested; every process is being ended"
+        move(session, run_id, state, State.STOPPING, note=note, actor=actor, cancel_requested_at=now())
+    elif run.cancel_requested_at is None:
+        run.cancel_requested_at = now()
+        session.add(run)
+        session.flush()
+    return require_run(session, run_id)
+
+
+def live_workers(session: Session) -> list[WorkerRow]:
+    """Return the workers whose heartbeat is fresh, the longest-running first."""
+    oldest = now() - timedelta(seconds=WORKER_FRESH_SECONDS)
+    query = select(WorkerRow).where(WorkerRow.heartbeat_at >= oldest).order_by(col(WorkerRow.started_at))
+    return list(session.exec(query))
