@@ -1,0 +1,199 @@
+"""The process group of a stage: device, determinism, `start` event, collectives that leave a breadcrumb, clean end."""
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.common.context import StageContext
+from trainer.common.failures import (
+    DeviceMapError,
+    GroupInitError,
+    WorldSizeError,
+    explained,
+    group_init_text,
+    shared_gpu_text,
+    world_size_text,
+)
+from trainer.common.process import announce
+from trainer.common.telemetry import Telemetry
+
+TIMEOUT = timedelta(minutes=30)
+"""Longer than any hang limit: the supervisor places a hang better than a time-out inside one rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """This rank's place among the others. With `world_size` 1 there is no process group and collectives are local."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    backend: str
+    """`nccl`, `gloo`, or `none` for a single process."""
+    telemetry: Telemetry
+
+    def sum_integers(self, values: Sequence[int], what: str = "sum of counts") -> list[int]:
+        """Return the sums over ranks of `values` (int64). Every rank passes equally many."""
+        return [int(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.int64), "SUM", what)]
+
+    def max_integers(self, values: Sequence[int], what: str = "maximum of flags") -> list[int]:
+        """Return the largest over ranks of each of `values` (int64)."""
+        return [int(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.int64), "MAX", what)]
+
+    def sum_floats(self, values: Sequence[float], what: str = "sum of losses") -> list[float]:
+        """Return the sums over ranks of `values` in float64."""
+        return [float(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.float64), "SUM", what)]
+
+    def gather_objects(self, value: Any, what: str = "gather") -> list[Any]:
+        """Return every rank's `value`, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        with self.telemetry.collective(what):
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def broadcast_object(self, value: Any, source: int = 0, what: str = "broadcast") -> Any:
+        """Return rank `source`'s `value` on every rank."""
+        if self.world_size == 1:
+            return value
+        holder = [value]
+        with self.telemetry.collective(what):
+            dist.broadcast_object_list(holder, src=source)
+        return holder[0]
+
+    def barrier(self, what: str = "barrier") -> None:
+        """Wait until every rank is here."""
+        self.sum_integers([1], what)
+
+    def _reduced(self, tensor: torch.Tensor, operation: str, what: str) -> list[Any]:
+        if self.world_size > 1:
+            with self.telemetry.collective(what):
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
+        values: list[Any] = tensor.tolist()
+        return values
+
+
+@contextmanager
+def process_group(context: StageContext, *, expected_world_size: int | None = None) -> Iterator[Group]:
+    """Set this rank up as its run's configuration says, yield its `Group`, take the group down afterwards.
+
+    Emits `start` before anything that can fail for lack of a device. `expected_world_size` defaults to the parameter
+    `world_size` for a stage with more than one process and to 1 otherwise.
+    Raises WorldSizeError, DeviceMapError, GroupInitError, OutOfMemoryError, NondeterministicOperatorError.
+    """
+    device = _device(context)
+    backend = context.config.backend if context.world_size > 1 else "none"
+    announce(context.telemetry, device=str(device), backend=backend, world_size=context.world_size)
+    _check_world_size(context, expected_world_size)
+    _check_devices(context)
+    use_deterministic_policy()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    group = Group(
+        rank=context.rank,
+        world_size=context.world_size,
+        device=device,
+        backend=backend,
+        telemetry=context.telemetry,
+    )
+    if context.world_size == 1:
+        with explained(0, str(device)):
+            yield group
+        return
+    _initialise(group)
+    try:
+        _refuse_shared_gpus(group, share_gpu=context.params.share_gpu)
+        with explained(group.rank, str(device)):
+            yield group
+    finally:
+        dist.destroy_process_group()
+
+
+def use_deterministic_policy() -> None:
+    """One thread, deterministic algorithms or an error, no TF32: the same bits for the same inputs."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's BLAS starts
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.set_float32_matmul_precision("highest")
+
+
+def _device(context: StageContext) -> torch.device:
+    if context.config.device != "cuda":
+        return torch.device("cpu")
+    gpus = context.config.gpus or list(range(max(1, torch.cuda.device_count())))
+    if context.params.share_gpu:
+        return torch.device("cuda", gpus[context.local_rank % len(gpus)])
+    if context.local_rank >= len(gpus):
+        raise DeviceMapError(
+            f"rank {context.rank} is process {context.local_rank} of this node, but the run was given "
+            f"{len(gpus)} GPUs ({gpus}): one per rank is needed, or share_gpu"
+        )
+    return torch.device("cuda", gpus[context.local_rank])
+
+
+def _check_world_size(context: StageContext, expected: int | None) -> None:
+    if expected is None:
+        expected = int(context.params.world_size) if "RANK" in os.environ else 1
+    if context.world_size != expected:
+        raise WorldSizeError(world_size_text(expected, context.world_size))
+
+
+def _check_devices(context: StageContext) -> None:
+    if context.config.device != "cuda":
+        return
+    visible = torch.cuda.device_count()
+    needed = max(context.config.gpus, default=0) + 1
+    if visible < needed:
+        raise DeviceMapError(
+            f"device cuda was asked for and {visible} GPUs are visible where {needed} are needed; "
+            "there is no fall-back to the CPU: make the GPUs visible, or ask for device cpu"
+        )
+    gpus = context.config.gpus
+    if not context.params.share_gpu and len(set(gpus)) < len(gpus):
+        raise DeviceMapError(shared_gpu_text({rank: f"cuda:{gpu}" for rank, gpu in enumerate(gpus)}))
+
+
+def _initialise(group: Group) -> None:
+    _choose_interface(group)
+    # With NCCL the small integer collectives stay on gloo: they work before the first NCCL communicator exists, so
+    # a wrong rank-to-device map can be told before NCCL is touched, and they never wait for the GPU.
+    backend = "cpu:gloo,cuda:nccl" if group.backend == "nccl" else group.backend
+    group.telemetry.phase("rendezvous", 0)
+    try:
+        with group.telemetry.collective(f"initialise {group.backend}"):
+            dist.init_process_group(backend, timeout=TIMEOUT)
+    except Exception as error:
+        raise GroupInitError(group_init_text(group.backend, group.world_size, error)) from error
+
+
+def _choose_interface(group: Group) -> None:
+    name = os.environ.get("GLOO_SOCKET_IFNAME")
+    known = [interface for _, interface in socket.if_nameindex()]
+    if name is not None and name not in known:
+        raise GroupInitError(
+            f"GLOO_SOCKET_IFNAME={name!r} is no interface of this machine ({', '.join(known)}): "
+            "gloo takes exactly one interface name, no list and no exclusion"
+        )
+    one_node = os.environ.get("LOCAL_WORLD_SIZE") == str(group.world_size)
+    if name is None and one_node and "lo" in known:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def _refuse_shared_gpus(group: Group, *, share_gpu: bool) -> None:
+    if group.device.type != "cuda" or share_gpu:
+        return
+    properties = torch.cuda.get_device_properties(group.device)
+    identity = f"{socket.gethostname()} {group.device} {properties.name} {getattr(properties, 'uuid', '')}"
+    seen = (socket.gethostname(), str(getattr(properties, "uuid", group.device)), identity)
+    places = group.gather_objects(seen, "rank-to-device map")
+    if len({place[:2] for place in places}) < len(places):
+        raise DeviceMapError(shared_gpu_text({rank: place[2] for rank, place in enumerate(places)}))

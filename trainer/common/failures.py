@@ -1,0 +1,87 @@
+"""Turns failures of the machine into texts a person can act on."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+NONDETERMINISTIC = re.compile(r"^(?P<operator>\S+) does not have a deterministic implementation")
+
+
+class OutOfMemoryError(RuntimeError):
+    """A device had no memory left; the name is what the outcome looks for."""
+
+
+class NondeterministicOperatorError(RuntimeError):
+    """An operator without a deterministic implementation was called under the deterministic policy."""
+
+
+class WorldSizeError(RuntimeError):
+    """The job has another number of processes than the run asked for."""
+
+
+class DeviceMapError(RuntimeError):
+    """The ranks cannot use the devices they were given."""
+
+
+class GroupInitError(RuntimeError):
+    """The process group could not be initialised."""
+
+
+def world_size_text(expected: int, actual: int) -> str:
+    """Return what to read when `actual` processes came where `expected` were asked for."""
+    return (
+        f"expected a world size of {expected}, got {actual}: start {expected} processes, "
+        f"for example `torchrun --standalone --nproc-per-node {expected} ...`, or set world_size={actual}"
+    )
+
+
+def shared_gpu_text(devices: Mapping[int, str]) -> str:
+    """Return what to read when two ranks sit on one GPU; `devices` maps rank to device."""
+    listing = ", ".join(f"rank {rank} -> {device}" for rank, device in sorted(devices.items()))
+    return (
+        f"two ranks share one GPU ({listing}): correct the environment (one visible GPU per rank, "
+        "CUDA_VISIBLE_DEVICES) before touching the formula, or set share_gpu to run them over gloo"
+    )
+
+
+def group_init_text(backend: str, world_size: int, cause: BaseException) -> str:
+    """Return what to read when the group did not come up: devices, interface, port and the cause."""
+    env = os.environ.get
+    return (
+        f"the {backend} group of {world_size} ranks could not be initialised: {type(cause).__name__}: {cause}. "
+        f"Visible GPUs: {torch.cuda.device_count()} (CUDA_VISIBLE_DEVICES={env('CUDA_VISIBLE_DEVICES', 'unset')}); "
+        f"interface: GLOO_SOCKET_IFNAME={env('GLOO_SOCKET_IFNAME', 'unset')}, "
+        f"NCCL_SOCKET_IFNAME={env('NCCL_SOCKET_IFNAME', 'unset')}; "
+        f"address: {env('MASTER_ADDR', 'unset')}:{env('MASTER_PORT', 'unset')}. "
+        f"The backend stays {backend}: correct the environment and start again"
+    )
+
+
+@contextmanager
+def explained(rank: int, device: str) -> Iterator[None]:
+    """Re-raise out-of-memory and non-deterministic-operator errors with what to do about them."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"rank {rank} ran out of memory on {device}: {error}. Processes on the devices: {_device_processes()}. "
+            "A smaller batch changes both expected counts, so runs that are compared must be started again together"
+        ) from error
+    except RuntimeError as error:
+        match = NONDETERMINISTIC.search(str(error))
+        if match is None:
+            raise
+        raise NondeterministicOperatorError(
+            f"operator {match['operator']} is not deterministic on {device}; the policy stays the same in every mode. "
+            f"The whole message: {error}"
+        ) from error
+
+
+def _device_processes() -> str:
+    try:
+        return "; ".join(torch.cuda.list_gpu_processes(index) for index in range(torch.cuda.device_count())) or "none"
+    except Exception as error:  # needs an optional driver library; the report must not fail for lack of it
+        return f"unknown ({error})"

@@ -1,0 +1,139 @@
+"""Counts gradient synchronisations from inside DDP's communication hook without changing what DDP computes."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.common.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncWindow:
+    """What was reduced since the last look, usually in one update."""
+
+    count: int
+    """Completed gradient reductions of the whole model, however many buckets each had."""
+    size: int
+    """Bytes of gradients reduced."""
+    seconds: float
+    """Sum over buckets of the time from the hook's call to the completion of its collective."""
+    buckets: int
+    """Buckets reduced."""
+
+
+class SyncCounter:
+    """State of the hook of one DDP model; `attach` registers it, `take` reads and resets the counts.
+
+    DDP calls a hook once per bucket, in order of bucket index, and expects the averaged bucket back (it does not
+    divide itself once a hook is registered). A synchronisation is complete when the last bucket was launched and
+    every launched bucket is done; that holds for the initial buckets of the first step as well as for the rebuilt ones.
+    """
+
+    def __init__(self, telemetry: Telemetry, *, ordered: bool = False) -> None:
+        """With `ordered` the ranks' buckets are gathered and added in rank order instead of all-reduced.
+
+        A sum of three or more floats depends on its order, and an all-reduce's order depends on where a gradient
+        sits in its bucket; adding in rank order gives the same bits for every bucket layout.
+        """
+        self._telemetry = telemetry
+        self._ordered = ordered
+        self._lock = threading.Lock()
+        self._launched = self._done = 0  # buckets of the reduction in progress
+        self._last_launched = False
+        self._open = 0  # buckets whose collective is under way
+        self._count = self._size = self._buckets = 0
+        self._seconds = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Become the communication hook of `model`."""
+        model.register_comm_hook(self, synchronise)
+
+    def take(self) -> SyncWindow:
+        """Return what was completed since the last call. On CUDA this waits for the reductions under way."""
+        with self._lock:
+            self._settle_cuda()
+            window = SyncWindow(count=self._count, size=self._size, seconds=self._seconds, buckets=self._buckets)
+            self._count = self._size = self._buckets = 0
+            self._seconds = 0.0
+        return window
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+        """Average one bucket over the ranks and keep the books."""
+        buffer: torch.Tensor = bucket.buffer()
+        started = self._launch(bucket, buffer)
+        buffer.div_(dist.get_world_size())
+        if self._ordered:
+            parts = [torch.empty_like(buffer) for _ in range(dist.get_world_size())]
+            work = dist.all_gather(parts, buffer, async_op=True)
+        else:
+            parts = []
+            work = dist.all_reduce(buffer, async_op=True)
+
+        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
+            future.value()  # raises here if the collective failed; the breadcrumb then still says "inside"
+            for part in parts[1:]:
+                parts[0].add_(part)
+            if parts:
+                buffer.copy_(parts[0])
+            self._complete(started, buffer)
+            return buffer
+
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return reduced
+
+    def record_synchronisation(self) -> None:
+        """Count one completed reduction of the whole model; called with the lock held."""
+        self._count += 1
+
+    def _launch(self, bucket: Any, buffer: torch.Tensor) -> float | torch.cuda.Event:
+        with self._lock:
+            self._telemetry.crumb.enter(f"gradients, bucket {bucket.index()}")
+            self._launched += 1
+            self._open += 1
+            self._last_launched = bucket.is_last()
+        return _cuda_event() if buffer.is_cuda else time.perf_counter()
+
+    def _complete(self, started: float | torch.cuda.Event, buffer: torch.Tensor) -> None:
+        with self._lock:
+            self._done += 1
+            self._buckets += 1
+            self._size += buffer.numel() * buffer.element_size()
+            if isinstance(started, float):
+                self._seconds += time.perf_counter() - started
+                self._leave()
+            else:
+                # NCCL's futures complete when the work is queued: the time and the end are read in `take`.
+                self._events.append((started, _cuda_event()))
+            if self._last_launched and self._done == self._launched:
+                self._launched = self._done = 0
+                self._last_launched = False
+                self.record_synchronisation()
+
+    def _leave(self) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self._telemetry.crumb.leave()
+
+    def _settle_cuda(self) -> None:
+        for started, ended in self._events:
+            ended.synchronize()
+            self._seconds += started.elapsed_time(ended) / 1000
+            self._leave()
+        self._events.clear()
+
+
+def synchronise(state: SyncCounter, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    """Hand a bucket to its counter; DDP checks the names and annotations of a hook's parameters."""
+    return state.reduce(bucket)
+
+
+def _cuda_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
