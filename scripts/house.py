@@ -1,0 +1,79 @@
+"""House rules that no linter knows; prints every breach and exits 1 when there is one."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+CODE = (".py", ".html", ".js", ".css")
+FORBIDDEN = (
+    (re.compile(r"(?<![\w.])/(?:root|home|work)/\w"), "a path of one machine"),
+    (re.compile(r"index-url|\"resolved\":\s*\"http"), "an address of a package registry"),
+)
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>|\sstyle=\"|\son[a-z]+=\"")
+
+
+def tracked() -> list[Path]:
+    """Return the files git tracks, and new ones it does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in sorted(set(output.split("\0"))) if name and (ROOT / name).is_file()]
+
+
+def breaches(path: Path) -> Iterator[str]:
+    """Yield what is wrong with one file."""
+    name = path.relative_to(ROOT).as_posix()
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    lines = text.count("\n")
+    if path.suffix in CODE and lines > MAX_FILE_LINES:
+        yield f"{name}: {lines} lines, at most {MAX_FILE_LINES}"
+    if name != "scripts/house.py":
+        for pattern, what in FORBIDDEN:
+            if match := pattern.search(text):
+                yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {what}: {match.group()!r}"
+    if path.suffix == ".html":
+        for match in INLINE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{name}:{line}: inline script or style, which the content security policy refuses"
+    if path.suffix == ".py":
+        yield from python_breaches(name, text)
+
+
+def python_breaches(name: str, text: str) -> Iterator[str]:
+    """Yield what is wrong with one Python file."""
+    tree = ast.parse(text)
+    if Path(name).name == "__init__.py":
+        if text.strip() and not name.startswith("tests/support/"):
+            yield f"{name}: must be empty; import from the defining module"
+        return
+    if not ast.get_docstring(tree):
+        yield f"{name}: no module docstring"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield f"{name}:{node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def main() -> int:
+    """Check every file and the README's map."""
+    found = [breach for path in tracked() for breach in breaches(path)]
+    found += subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "file_map.py")], check=False, capture_output=True, text=True
+    ).stdout.splitlines()
+    for breach in found:
+        print(breach)
+    print(f"house rules: {len(found)} breaches")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
