@@ -65,7 +65,7 @@ class Ranks:
     def on_first(self, operation: str, action: Callable[[], T]) -> T:
         """Run `action` on rank 0 alone; every rank gets its result or raises its error."""
         outcome = attempt(0, action) if self.rank == 0 else None
-        agreed: T | Failure = self.broadcast(operation, outcome)
+        agreed = cast(T | Failure, self.broadcast(operation, outcome))
         return unwrap([agreed])[0]
 
     def _collective(self, operation: str) -> Any:
