@@ -1,0 +1,59 @@
+"""Refusals of the service layer, told alike by web, command line and worker."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldError:
+    """One field of a request and why it is refused."""
+
+    field: str
+    message: str
+
+
+class ServiceError(Exception):
+    """A request that cannot be done; the text says what was asked, the numbers, and what would work."""
+
+    status: ClassVar[int] = 400
+    """HTTP status that fits; the command line has exit codes of its own."""
+    title: ClassVar[str] = "Bad request"
+
+    def __init__(self, code: str, detail: str, errors: list[FieldError] | None = None) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.errors = errors or []
+
+
+class NotFound(ServiceError):
+    """There is no such run, file or kind."""
+
+    status = 404
+    title = "Not found"
+
+
+class Conflict(ServiceError):
+    """The run's state does not allow it."""
+
+    status = 409
+    title = "Not possible in this state"
+
+
+class Unacceptable(ServiceError):
+    """The answer cannot be given in the form asked for."""
+
+    status = 406
+    title = "Not available in this form"
+
+
+class Refused(ServiceError):
+    """A field of the request is wrong; `errors` names each."""
+
+    status = 422
+    title = "Refused"
+
+
+def refused(field: str, message: str, code: str = "invalid") -> Refused:
+    """Return a refusal of one field."""
+    return Refused(code, f"{field}: {message}", [FieldError(field=field, message=message)])

@@ -1,0 +1,164 @@
+"""Errors as RFC 9457 problem documents, and the hook by which pages show them as HTML."""
+
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from app.runs.errors import ServiceError
+
+MEDIA_TYPE: Final = "application/problem+json"
+BASE: Final = "/api/v1"
+CODES: Final[Mapping[int, str]] = {
+    400: "bad_request",
+    401: "unauthorised",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    429: "too_many_requests",
+    500: "internal",
+    503: "unavailable",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Problem(Exception):
+    """An answer that is an error; raise it anywhere below a route."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        title: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[Mapping[str, str]] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.title = title or HTTPStatus(status).phrase
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.errors = [dict(error) for error in errors]
+        """Each {field, message}."""
+        self.extra = dict(extra or {})
+        """Further members of the document."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the problem document."""
+        members: dict[str, Any] = {
+            "type": f"urn:ddp-audit:problem:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+        }
+        if self.errors:
+            members["errors"] = self.errors
+        return {**self.extra, **members}
+
+    def response(self) -> Response:
+        """Return the problem document as a response."""
+        return JSONResponse(self.document(), self.status, self.headers, MEDIA_TYPE)
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request below the prefix a proxy may have put before it."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path") or "")
+    if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+        return path[len(prefix) :] or "/"
+    return path
+
+
+ErrorPage = Callable[[Request, Problem], Response]
+"""Renders a problem for a person; set as `app.state.error_page` by the pages."""
+
+
+def wants_html(request: Request) -> bool:
+    """Return whether a person waits for a page: a path outside the API whose client accepts HTML."""
+    outside_api = not route_path(request.scope).startswith("/api/")
+    return outside_api and "text/html" in request.headers.get("accept", "")
+
+
+def answer(request: Request, problem: Problem) -> Response:
+    """Return `problem` in the form the client understands."""
+    error_page: ErrorPage | None = getattr(request.app.state, "error_page", None)
+    if error_page is None or not wants_html(request):
+        return problem.response()
+    response = error_page(request, problem)
+    response.headers.update(problem.headers)
+    return response
+
+
+def from_service(error: ServiceError) -> Problem:
+    """Return the problem that tells a refusal of the service layer."""
+    errors = [{"field": item.field, "message": item.message} for item in error.errors]
+    return Problem(error.status, error.code, error.detail, title=error.title, errors=errors)
+
+
+def from_validation(error: RequestValidationError) -> Problem:
+    """Return the problem that names every field of a request that does not fit the schema."""
+    errors = [{"field": _field(item["loc"]), "message": _sentence(item)} for item in error.errors()]
+    detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors)
+    return Problem(422, "invalid", detail or "the request does not fit the schema", title="Refused", errors=errors)
+
+
+def _field(location: Sequence[Any]) -> str:
+    # The first part says where it was found (body, query, path); only a field's own name helps the reader.
+    parts = [str(part) for part in location]
+    return ".".join(parts[1:]) or parts[0]
+
+
+def _sentence(item: Mapping[str, Any]) -> str:
+    if item["type"] == "json_invalid":
+        return f"not valid JSON: {item.get('ctx', {}).get('error', item['msg'])}"
+    if item["type"] == "missing":
+        return "is missing"
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def from_http(error: HTTPException) -> Problem:
+    """Return the problem for an error the framework raised."""
+    code = CODES.get(error.status_code, "error")
+    return Problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the problem that tells `error`; anything unforeseen becomes a 500 that gives nothing away."""
+    match error:
+        case Problem():
+            return error
+        case ServiceError():
+            return from_service(error)
+        case RequestValidationError():
+            return from_validation(error)
+        case HTTPException():
+            return from_http(error)
+    return Problem(500, "internal", "the service met an error of its own; its log says which")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of `app` a problem document or, for a person, an error page."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.error("request failed", action="request_failed", path=request.url.path, exc_info=error)
+        return answer(request, problem)
+
+    for kind in (Problem, ServiceError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)
