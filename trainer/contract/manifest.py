@@ -4,9 +4,11 @@ A checkpoint is `<root>/step-NNNN/`. Its `manifest.json` is written after every 
 and SHA-256, and carries a digest of itself, so that one flipped bit anywhere in the directory is noticed.
 """
 
+import errno
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +107,8 @@ class CheckpointInfo:
     digest: str
     """Digest of the manifest, empty when there is none that can be read."""
     pinned: bool
+    created_at: float
+    """Unix seconds, 0 when the manifest cannot be read."""
     problem: str | None
     """Why it is not valid; None when every digest is right."""
 
@@ -176,10 +180,10 @@ def verify(directory: Path) -> Manifest:
 
 def inspect(directory: Path) -> CheckpointInfo:
     """Return what a `step-NNNN` directory is worth, reading every byte of it. Never raises for a bad checkpoint."""
-    digest, pinned, problem = "", False, None
+    digest, pinned, created_at, problem = "", False, 0.0, None
     try:
         manifest = read_manifest(directory)
-        digest, pinned = manifest.digest, manifest.pinned
+        digest, pinned, created_at = manifest.digest, manifest.pinned, manifest.header.created_at
         verify(directory)
     except ManifestInvalid as error:
         problem = str(error)
@@ -189,6 +193,7 @@ def inspect(directory: Path) -> CheckpointInfo:
         bytes=sum(file.stat().st_size for file in directory.iterdir() if file.is_file()),
         digest=digest,
         pinned=pinned,
+        created_at=created_at,
         problem=problem,
     )
 
@@ -222,3 +227,29 @@ def checkpoint_roots(run_root: Path) -> Iterator[Path]:
     for path in (run_root / "checkpoints", *sorted(run_root.glob("*/checkpoints"))):
         if path.is_dir() and path.parent.name not in {"artifacts", "work"}:
             yield path
+
+
+def newest_of_run(run_root: Path, stage: str | None = None) -> CheckpointInfo | None:
+    """Return the valid checkpoint of a run (or of one of its stages) that was written last, None when there is none."""
+    roots = checkpoint_roots(run_root) if stage is None else [run_root / stage / "checkpoints"]
+    found = [info for info, _ in map(newest_valid, roots) if info is not None]
+    return max(found, key=lambda info: info.created_at, default=None)
+
+
+def link_checkpoint(source: Path, old_run: Path, new_run: Path) -> Path:
+    """Hard-link a checkpoint to the same place in another run's folder and return where it is now.
+
+    Files of a checkpoint are never changed in place, so either run may be deleted afterwards. Falls back to a copy
+    across file systems. Raises ManifestInvalid when the source is not valid, OSError when it cannot be linked.
+    """
+    manifest = verify(source)
+    target = new_run / source.relative_to(old_run)
+    target.mkdir(parents=True)
+    for name in (*manifest.files, MANIFEST):
+        try:
+            (target / name).hardlink_to(source / name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.copy2(source / name, target / name)
+    return target

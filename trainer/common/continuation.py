@@ -1,0 +1,90 @@
+"""What every training loop does besides training: continue where it has to, save when due, stop when preempted.
+
+    with Continuation(context=context, group=group, store=store, state=state, last=updates) as run:
+        restored = run.restore()                      # None: from the beginning
+        for step in range(restored.step if restored else 0, updates):
+            ...                                       # one whole accumulation window and its optimizer step
+            if run.after_update(step + 1, sampler_state):
+                return EXIT_PREEMPTED                 # saved; the entry hands the code on
+
+A SIGTERM that reaches any rank between two updates makes all ranks save at the same step and leave. The signal may come
+to one rank only or at different times: the flags are reduced with a maximum once per update, so all decide alike.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from trainer.common.checkpoints.state import TrainingState
+from trainer.common.checkpoints.store import CheckpointStore, Restored
+from trainer.common.context import StageContext
+from trainer.common.distributed import Group
+from trainer.common.preemption import PreemptionFlag
+
+KEEP: Final = 3
+"""Newest checkpoints kept besides the pinned ones; the second newest serves when the newest turns out damaged."""
+
+
+class Continuation:
+    """Checkpoints and preemption of one training loop; see the module's text for its use."""
+
+    def __init__(
+        self,
+        *,
+        context: StageContext,
+        group: Group,
+        store: CheckpointStore,
+        state: TrainingState,
+        last: int,
+        pin: frozenset[int] = frozenset(),
+    ) -> None:
+        """`last` is the number of updates after which training is complete; checkpoints at `pin` are never removed."""
+        self._context, self._group, self._store, self._state = context, group, store, state
+        self._last, self._pin = last, pin | {last}
+        self._flag = PreemptionFlag()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._flag)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def restore(self, origin: Path | None = None) -> Restored | None:
+        """Fill the training state from where this attempt has to continue; None means from the beginning.
+
+        In this order: the newest valid checkpoint this stage has saved before; the checkpoint the run was given to
+        continue from, when it belongs to this trajectory; `origin`, where the trajectory starts by its plan; nothing.
+        Raises CheckpointRefused or CheckpointDamaged on all ranks alike.
+        """
+        restored = self._store.load_newest(self._state)
+        first = self._given() or origin
+        if restored is None and first is not None:
+            restored = self._store.load(first, self._state)
+        return restored
+
+    def after_update(self, step: int, sampler: Callable[[], Mapping[str, Any]], *, due: bool = False) -> bool:
+        """Save if `step` is due, the last, or the one all ranks leave at; True tells the loop to leave now.
+
+        `sampler` is called only when there is something to save. Every rank calls this once per update.
+        """
+        preempted = bool(self._group.max_integers([self._flag.requested], "preemption flag")[0])
+        if preempted:
+            self._flag.acknowledge()
+        every = int(self._context.params.save_every)
+        if preempted or due or step == self._last or (every and step % every == 0):
+            self._store.save(step, self._state, sampler(), pinned=step in self._pin)
+        if preempted and self._group.rank == 0:
+            self._context.telemetry.message(f"preempted: saved after update {step}, leaving", "warning")
+        return preempted
+
+    def _given(self) -> Path | None:
+        if self._context.config.resume_from is None:
+            return None
+        path = Path(self._context.config.resume_from)
+        return path if path.parent in (self._store.root, self._context.paths.checkpoints()) else None
