@@ -1,0 +1,85 @@
+"""The files a run offers for download, and its result; no path leaves the run's `artifacts/` folder."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from app.runs.errors import NotFound
+from trainer.contract.paths import RunPaths
+
+MEDIA_TYPES: Final = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+    ".log": "text/plain; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+    ".csv": "text/csv; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+}
+ACTIVE_TYPES: Final = frozenset({".svg", ".html"})
+"""Documents that could run script: served only inside a sandbox."""
+UNKNOWN_TYPE: Final = "application/octet-stream"
+
+
+def artifacts(runs_dir: Path, run_id: int) -> dict[str, Any]:
+    """Return `{items}`: path, bytes, type and time of every artifact, sorted by path."""
+    root = RunPaths(runs_dir / str(run_id)).artifacts
+    items = []
+    for folder, _folders, names in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            if not _inside(path, root) or not path.is_file():
+                continue
+            status = path.stat()
+            items.append(
+                {
+                    "path": path.relative_to(root).as_posix(),
+                    "bytes": status.st_size,
+                    "media_type": media_type(path),
+                    "modified": status.st_mtime,
+                }
+            )
+    return {"items": sorted(items, key=lambda item: str(item["path"]))}
+
+
+def media_type(path: Path) -> str:
+    """Return the content type a file is served with; what is not known is a download."""
+    return MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE)
+
+
+def artifact_path(runs_dir: Path, run_id: int, name: str) -> Path:
+    """Return the file of an artifact. Raises NotFound when there is none, or when the path leaves the folder."""
+    root = RunPaths(runs_dir / str(run_id)).artifacts
+    missing = NotFound("unknown_artifact", f"run {run_id} has no artifact {name[:200]!r}")
+    if ".." in name.split("/") or name.startswith("/"):
+        raise missing
+    try:
+        path = root / name
+        if not _inside(path, root) or not path.is_file():
+            raise missing
+    except (OSError, ValueError):  # names too long, or with a NUL byte
+        raise missing from None
+    return path
+
+
+def _inside(path: Path, root: Path) -> bool:
+    # The folder itself must not be a link either: only the run's own folder may lie behind one.
+    return path.resolve().is_relative_to(root.parent.resolve() / root.name)
+
+
+def result(runs_dir: Path, run_id: int) -> dict[str, Any]:
+    """Return the run's `result.json`. Raises NotFound when there is none, or none that can be read."""
+    try:
+        document: dict[str, Any] = orjson.loads(RunPaths(runs_dir / str(run_id)).result.read_bytes())
+    except FileNotFoundError:
+        raise NotFound("no_result", f"run {run_id} has no result: it has not ended, or it ended without one") from None
+    except ValueError:
+        raise NotFound("no_result", f"the result of run {run_id} is damaged: it is not valid JSON") from None
+    return document

@@ -1,0 +1,60 @@
+"""Reading the rank events of a run: every event once, by its number within the run."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+from sqlmodel import Session, col, select
+
+from app.runs.models import MalformedLine, RunEvent
+
+EVENTS_LIMIT: Final = 1000
+
+
+def events(
+    session: Session,
+    run_id: int,
+    *,
+    after: int = 0,
+    stage: str | None = None,
+    rank: int | None = None,
+    event_type: str | None = None,
+    limit: int = 100,
+) -> dict[str, Any]:
+    """Return `{items, next_after}`: events with a number above `after`, in order, at most `limit`."""
+    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.id > after)
+    if stage is not None:
+        query = query.where(RunEvent.stage == stage)
+    if rank is not None:
+        query = query.where(RunEvent.rank == rank)
+    if event_type is not None:
+        query = query.where(RunEvent.type == event_type)
+    rows = session.exec(query.order_by(col(RunEvent.id)).limit(min(limit, EVENTS_LIMIT)))
+    items = [item(row) for row in rows]
+    return {"items": items, "next_after": items[-1]["id"] if items else after}
+
+
+def item(row: RunEvent) -> dict[str, Any]:
+    """Return one event: the line as the rank wrote it, plus its place in the run."""
+    line: dict[str, Any] = orjson.loads(row.line)
+    return {**line, "id": row.id, "stage": row.stage, "attempt": row.attempt, "rank": row.rank}
+
+
+def every_event(session: Session, run_id: int, event_type: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield all events of a run in order, a page at a time."""
+    after = 0
+    while True:
+        page = events(session, run_id, after=after, event_type=event_type, limit=EVENTS_LIMIT)
+        if not page["items"]:
+            return
+        yield from page["items"]
+        after = page["next_after"]
+        session.expunge_all()
+
+
+def malformed_lines(session: Session, run_id: int, limit: int = 100) -> list[dict[str, Any]]:
+    """Return lines that were kept aside because they are no events, in order of stage, attempt, rank and place."""
+    query = select(MalformedLine).where(MalformedLine.run_id == run_id)
+    order = (MalformedLine.stage, MalformedLine.attempt, MalformedLine.rank, MalformedLine.offset)
+    rows = session.exec(query.order_by(*(col(column) for column in order)).limit(limit))
+    return [row.model_dump(exclude={"run_id"}) for row in rows]

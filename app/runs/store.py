@@ -1,0 +1,165 @@
+"""The read side of runs: the list by keyset, and the document of one run."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, or_
+from sqlmodel import Session, col, select
+
+from app.runs import serialise
+from app.runs.errors import NotFound, refused
+from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
+from app.runs.states import State
+
+PAGE_LIMIT: Final = 200
+LARGEST_ID: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilters:
+    """What a list of runs is narrowed to; empty fields narrow nothing, several values of one field are alternatives."""
+
+    state: Sequence[str] = ()
+    kind: Sequence[str] = ()
+    verdict: Sequence[str] = ()
+    tag: Sequence[str] = ()
+    """A run must carry every one of them."""
+    q: str = ""
+    """Part of the name, notes or a tag, in any case; a number also finds the run with that number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """One page of a list of runs."""
+
+    items: list[dict[str, Any]]
+    next_cursor: str | None
+    """For the next, older page; None on the last."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the page as JSON carries it."""
+        return {"items": self.items, "next_cursor": self.next_cursor}
+
+
+def list_runs(
+    session: Session, filters: RunFilters | None = None, *, cursor: str | None = None, limit: int = 50
+) -> RunPage:
+    """Return one page of runs, newest first. Raises Refused for a cursor this program did not give."""
+    query = select(Run).where(col(Run.deleting).is_(False), *_conditions(filters or RunFilters()))
+    if cursor:
+        query = query.where(col(Run.id) < _read_cursor(cursor))
+    limit = max(1, min(limit, PAGE_LIMIT))
+    runs = list(session.exec(query.order_by(col(Run.id).desc()).limit(limit + 1)))
+    more, runs = len(runs) > limit, runs[:limit]
+    ids = [run.id or 0 for run in runs]
+    tags, progress = tags_of(session, ids), _progress_of(session, ids)
+    items = [serialise.summary(run, tags.get(run.id or 0, []), progress.get(run.id or 0)) for run in runs]
+    return RunPage(items=items, next_cursor=_write_cursor(ids[-1]) if more else None)
+
+
+def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    for column, values in ((Run.state, filters.state), (Run.kind, filters.kind), (Run.verdict, filters.verdict)):
+        if values:
+            conditions.append(col(column).in_(values))
+    conditions += [col(Run.id).in_(select(RunTag.run_id).where(RunTag.tag == tag)) for tag in filters.tag]
+    words = filters.q.strip()
+    if words:
+        text = [col(field).icontains(words, autoescape=True) for field in (Run.name, Run.notes)]
+        tagged = select(RunTag.run_id).where(col(RunTag.tag).icontains(words, autoescape=True))
+        matches = [*text, col(Run.id).in_(tagged)]
+        number = words.removeprefix("#")
+        if number.isascii() and number.isdigit() and int(number) <= LARGEST_ID:
+            matches.append(col(Run.id) == int(number))
+        conditions.append(or_(*matches))
+    return conditions
+
+
+def _write_cursor(run_id: int) -> str:
+    return base64.urlsafe_b64encode(f"r{run_id}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> int:
+    try:
+        plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+        number = int(plain.removeprefix("r"))
+    except ValueError:
+        number = -1
+    if not 0 < number <= LARGEST_ID:
+        raise refused("cursor", f"{text[:80]!r} is none of this service's; take next_cursor of the page before")
+    return number
+
+
+def tags_of(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:
+    """Return the tags of each run, sorted; runs without tags are absent."""
+    found: dict[int, list[str]] = {}
+    rows = select(RunTag).where(col(RunTag.run_id).in_(ids)).order_by(RunTag.tag)
+    for row in session.exec(rows):
+        found.setdefault(row.run_id, []).append(row.tag)
+    return found
+
+
+def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any] | None]:
+    stages: dict[int, list[StageAttempt]] = {}
+    for row in session.exec(select(StageAttempt).where(col(StageAttempt.run_id).in_(ids), StageAttempt.attempt > 0)):
+        stages.setdefault(row.run_id, []).append(row)
+    return {run_id: serialise.stage_progress(serialise.current_stage(rows)) for run_id, rows in stages.items()}
+
+
+def get_run(session: Session, run_id: int) -> Run:
+    """Return the row of a run. Raises NotFound, also while it is being deleted."""
+    run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
+    if run is None or run.deleting:
+        raise NotFound("unknown_run", f"there is no run {run_id}; `ddp-audit list` shows those there are")
+    return run
+
+
+def get_run_document(session: Session, run_id: int) -> dict[str, Any]:
+    """Return the whole document of a run, as `GET /runs/{id}` gives it. Raises NotFound."""
+    run = get_run(session, run_id)
+    stages = stages_of(session, run_id)
+    return serialise.document(
+        run,
+        tags=tags_of(session, [run_id]).get(run_id, []),
+        stages=stages,
+        ranks=ranks_of(session, serialise.current_stage(stages)),
+        history=history_of(session, run_id),
+        queue=queue_of(session, run),
+    )
+
+
+def stages_of(session: Session, run_id: int) -> list[StageAttempt]:
+    """Return the stages of a run in order: every attempt, or the planned row (attempt 0) where there is none yet."""
+    query = select(StageAttempt).where(StageAttempt.run_id == run_id)
+    rows = list(session.exec(query.order_by(col(StageAttempt.position), col(StageAttempt.attempt))))
+    started = {row.stage for row in rows if row.attempt > 0}
+    return [row for row in rows if row.attempt > 0 or row.stage not in started]
+
+
+def ranks_of(session: Session, stage: StageAttempt | None) -> list[RankRow]:
+    """Return the ranks of one stage attempt in order."""
+    if stage is None:
+        return []
+    query = select(RankRow).where(
+        RankRow.run_id == stage.run_id, RankRow.stage == stage.stage, RankRow.attempt == stage.attempt
+    )
+    return list(session.exec(query.order_by(col(RankRow.rank))))
+
+
+def history_of(session: Session, run_id: int, after: int = 0) -> list[RunHistory]:
+    """Return the moves of a run's state with a number above `after`, in order."""
+    query = select(RunHistory).where(RunHistory.run_id == run_id, RunHistory.seq > after)
+    return list(session.exec(query.order_by(col(RunHistory.seq))))
+
+
+def queue_of(session: Session, run: Run) -> dict[str, Any] | None:
+    """Return the place of a waiting run (1 is next) and why it waits; None for any other."""
+    if run.state != State.QUEUED:
+        return None
+    earlier = select(func.count()).where(
+        Run.state == State.QUEUED, col(Run.deleting).is_(False), col(Run.id) < (run.id or 0)
+    )
+    why = run.waiting_for or "a worker takes it within a second; none is running if this stays"
+    return {"position": session.exec(earlier).one() + 1, "why": why}
