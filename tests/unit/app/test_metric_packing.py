@@ -12,7 +12,8 @@ def test_numbers_come_back_exactly() -> None:
     steps, points = unpack(pack(range(7)), pack(values))
     assert steps == [0, 1, 2, 3, 4, 5, 6]
     assert points == values
-    assert math.copysign(1, points[1] or 0.0) == -1
+    assert points[1] is not None
+    assert math.copysign(1, points[1]) == -1
 
 
 def test_null_is_no_nan() -> None:
