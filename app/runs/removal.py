@@ -1,0 +1,79 @@
+"""Deleting a run: marked first, then its files, then its rows, so that a crash in the middle can be finished later."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine, delete, func
+from sqlmodel import col, select
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs.errors import Conflict, NotFound
+from app.runs.models import AuditEntry, MetricChunk, Run, RunEvent
+from app.runs.states import State
+from app.settings import Settings
+
+ROWS_PER_TRANSACTION: Final = 20_000
+"""Deleting a million events in one transaction would keep the worker waiting."""
+
+
+def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str) -> None:
+    """Remove a run's files and rows. Safe to repeat after a crash. Raises NotFound, Conflict unless it has ended."""
+    with write_session(engine) as session:
+        run = session.get(Run, run_id)
+        if run is None:
+            raise NotFound("unknown_run", f"there is no run {run_id}")
+        if not State(run.state).is_final:
+            raise Conflict("not_final", f"run {run_id} is {run.state}; cancel it and wait for its end, then delete it")
+        if not run.deleting:
+            run.deleting = True
+            session.add(run)
+            detail = f"{run.kind}, {run.state}, {run.name!r}"
+            session.add(AuditEntry(at=now(), actor=actor, action="delete", run_id=run_id, detail=detail))
+    _finish(engine, settings, run_id)
+
+
+def finish_deletions(engine: Engine, settings: Settings) -> int:
+    """Finish what a crash left half deleted and return the number of runs."""
+    with read_session(engine) as session:
+        ids = [run_id for run_id in session.exec(select(Run.id).where(col(Run.deleting).is_(True))) if run_id]
+    for run_id in ids:
+        _finish(engine, settings, run_id)
+    return len(ids)
+
+
+def _finish(engine: Engine, settings: Settings, run_id: int) -> None:
+    remove_folder(settings.runs_dir, run_id)
+    for table in (RunEvent, MetricChunk):
+        while _delete_some(engine, table, run_id):
+            pass
+    with write_session(engine) as session:
+        session.execute(delete(Run).where(col(Run.id) == run_id, col(Run.deleting).is_(True)))
+
+
+def _delete_some(engine: Engine, table: type[RunEvent | MetricChunk], run_id: int) -> bool:
+    number = col(RunEvent.id) if table is RunEvent else col(MetricChunk.first_event_id)
+    with write_session(engine) as session:
+        lowest: int | None = session.scalar(select(func.min(number)).where(table.run_id == run_id))
+        if lowest is None:
+            return False
+        session.execute(delete(table).where(col(table.run_id) == run_id, number < lowest + ROWS_PER_TRANSACTION))
+    return True
+
+
+def remove_folder(runs_dir: Path, run_id: int) -> None:
+    """Remove `<runs dir>/<id>`; a link in its place is removed, never what it points to."""
+    folder = runs_dir / str(run_id)
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def clear_leftovers(runs_dir: Path, run_id: int) -> None:
+    """Remove what a crash before the commit left under a number that is only now given out.
+
+    A stale checkpoint in a new run's folder would otherwise be continued from.
+    """
+    remove_folder(runs_dir, run_id)

@@ -1,0 +1,109 @@
+"""What a request to run something may contain, and the checks that need no database."""
+
+import hashlib
+import json
+import unicodedata
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from app.runs.errors import FieldError, Refused, refused
+from app.settings import Settings
+from trainer.contract.kinds import KindSpec, kinds, resolve_params
+from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
+
+KEY_LENGTH: Final = 255
+LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node")
+"""What the local executor understands."""
+
+
+def plain_text(text: str) -> str:
+    """Return `text` without outer blanks. Raises ValueError for characters that cannot be shown or stored."""
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text):
+        raise ValueError("control characters and lone surrogates are not accepted")
+    return text.strip()
+
+
+Word = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
+Tag = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
+
+
+class RunRequest(BaseModel):
+    """Body of `POST /runs`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    kind: Word = Field(description="One of `GET /kinds`.")
+    preset: Word | None = Field(None, description="None means `quick`.")
+    params: dict[str, Any] = Field(default_factory=dict, description="What differs from the preset.")
+    launch: dict[str, Any] = Field(default_factory=dict, description="For the executor, never for the kind.")
+    name: Annotated[str, Field(max_length=200), AfterValidator(plain_text)] = ""
+    tags: list[Tag] = Field(default_factory=list, max_length=20)
+
+    @field_validator("tags")
+    @classmethod
+    def _no_empty_tags(cls, tags: list[str]) -> list[str]:
+        if not all(tags):
+            raise ValueError("a tag needs at least one visible character")
+        return sorted(set(tags))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content, the same for the same request however it was written."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def find_kind(name: str) -> KindSpec:
+    """Return a kind by its name. Raises Refused naming the kinds there are."""
+    spec = kinds().get(name)
+    if spec is None:
+        raise refused("kind", f"{name!r} is unknown; kinds are {', '.join(kinds())}", "unknown_kind")
+    return spec
+
+
+def complete_params(request: RunRequest, settings: Settings) -> CommonParams:
+    """Return the complete parameters of a request. Raises Refused naming every field that cannot work."""
+    _check_text("params", request.params)
+    spec = find_kind(request.kind)
+    try:
+        params = resolve_params(spec, request.preset, request.params)
+    except ParamsRefused as error:
+        raise _refusal(error) from None
+    problems = spec.preflight(params, PreflightContext(datasets_dir=settings.datasets_dir))
+    if problems:
+        raise _refusal(ParamsRefused(problems))
+    return params
+
+
+def _refusal(error: ParamsRefused) -> Refused:
+    errors = [FieldError(field=problem.field, message=problem.message) for problem in error.problems]
+    return Refused("invalid_params", str(error), errors)
+
+
+def _check_text(field: str, value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise refused(field, "contains a lone surrogate, which is no text") from None
+
+
+def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
+    """Refuse what the local executor cannot do. Raises Refused."""
+    _check_text("launch", launch)
+    for name, value in launch.items():
+        if name not in LAUNCH_FIELDS:
+            known = ", ".join(LAUNCH_FIELDS)
+            raise refused(f"launch.{name}", f"unknown to the local executor, which knows {known}", "invalid_launch")
+        wanted = 1 if name == "nodes" else params.world_size
+        if type(value) is not int or value != wanted:
+            why = "the local executor has one node" if name == "nodes" else "world_size ranks run on the one node"
+            raise refused(f"launch.{name}", f"must be {wanted} ({why}), given {value!r}", "invalid_launch")
+
+
+def check_key(key: str | None) -> str | None:
+    """Return an idempotency key as it is stored. Raises Refused for one that is empty or too long."""
+    if key is None:
+        return None
+    if not 0 < len(key.strip()) <= KEY_LENGTH or not key.isprintable():
+        raise refused("Idempotency-Key", f"needs 1 to {KEY_LENGTH} printable characters, given {len(key)}")
+    return key.strip()

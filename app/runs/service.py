@@ -1,0 +1,127 @@
+"""What a user can do with runs: submit, cancel, retry. (Deleting is in `app.runs.removal`.)"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, select
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs import queue
+from app.runs.checkpoints import adopt_checkpoint, newest_checkpoint
+from app.runs.devices import check_devices
+from app.runs.errors import Conflict, Refused
+from app.runs.models import AuditEntry, Run
+from app.runs.removal import clear_leftovers
+from app.runs.requests import RunRequest, check_key, check_launch, complete_params
+from app.runs.states import State
+from app.runs.store import get_run, tags_of
+from app.settings import Settings
+
+KEY_TAKEN: Final = "idempotency_key_reused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The verbs; every one leaves a line in the audit log, in the transaction that did it."""
+
+    engine: Engine
+    settings: Settings
+
+    def submit(self, request: RunRequest, *, actor: str, key: str | None = None) -> int:
+        """Record a run and return its number; the same `key` and request give the same run.
+
+        Raises Refused naming the field; then nothing was recorded.
+        """
+        key = check_key(key)
+        if key is not None:
+            with read_session(self.engine) as session:
+                known = _find_key(session, key, request)
+            if known is not None:
+                return known
+        params = complete_params(request, self.settings)
+        check_launch(request.launch, params)
+        columns: dict[str, Any] = {
+            "name": request.name,
+            "kind": request.kind,
+            "preset": request.preset or "quick",
+            "params": params.model_dump(mode="json"),
+            "launch": request.launch,
+            "created_by": actor,
+        }
+        try:
+            with write_session(self.engine) as session:
+                known = _find_key(session, key, request) if key is not None else None
+                if known is not None:
+                    return known
+                check_devices(params, queue.live_workers(session))
+                columns |= {"idempotency_key": key, "request_digest": request.digest()}
+                return self._insert(session, request.tags, action="submit", note="", **columns)
+        except IntegrityError:  # on a database that lets two writers in, the unique index decides
+            with read_session(self.engine) as session:
+                known = _find_key(session, key or "", request)
+            if known is None:
+                raise
+            return known
+
+    def _insert(self, session: Session, tags: list[str], *, action: str, note: str, **columns: Any) -> int:
+        actor = columns["created_by"]
+        run = queue.insert_run(session, tags=tags, actor=actor, note=note, **columns)
+        run_id = queue.number_of(run)
+        clear_leftovers(self.settings.runs_dir, run_id)
+        _audit(session, actor, action, run_id, note)
+        return run_id
+
+    def cancel(self, run_id: int, *, actor: str) -> None:
+        """Ask for the end of a run; asking again changes nothing. Raises NotFound, Conflict when it has ended."""
+        with write_session(self.engine) as session:
+            run = get_run(session, run_id)
+            before = State(run.state)
+            if before.is_final:
+                raise Conflict("already_final", f"run {run_id} has ended ({before}); there is nothing to cancel")
+            asked_before = run.cancel_requested_at is not None
+            queue.request_cancel(session, run_id, actor)
+            if not asked_before:
+                _audit(session, actor, "cancel", run_id, f"was {before}")
+
+    def retry(self, run_id: int, *, resume: bool, actor: str) -> int:
+        """Record a new run with the parameters of an ended one and return its number.
+
+        With `resume` it starts from the old run's newest valid checkpoint, which becomes part of the new run's folder.
+        Raises NotFound, Conflict when the old run has not ended or has no valid checkpoint.
+        """
+        with read_session(self.engine) as session:
+            old = get_run(session, run_id)
+            tags = tags_of(session, [run_id]).get(run_id, [])
+        if not State(old.state).is_final:
+            raise Conflict("not_final", f"run {run_id} is {old.state}; cancel it or wait for its end before a retry")
+        source = newest_checkpoint(self.settings.runs_dir / str(run_id)) if resume else None
+        columns = {name: getattr(old, name) for name in ("name", "kind", "preset", "params", "launch")}
+        columns |= {"created_by": actor, "retry_of": run_id}
+        note = f"retry of run {run_id}" + ("" if source is None else f" from {source.relative}")
+        with write_session(self.engine) as session:
+            new_id = self._insert(session, tags, action="retry", note=note, **columns)
+            if source is not None:
+                # Before the commit: no worker may start the run while its checkpoint is still missing.
+                adopt_checkpoint(source, self.settings.runs_dir / str(new_id))
+                run = queue.require_run(session, new_id)
+                run.resume_from = source.relative
+                session.add(run)
+            return new_id
+
+
+def _find_key(session: Session, key: str, request: RunRequest) -> int | None:
+    run = session.exec(select(Run).where(Run.idempotency_key == key)).first()
+    if run is None:
+        return None
+    if run.request_digest != request.digest():
+        raise Refused(
+            KEY_TAKEN, f"Idempotency-Key {key!r} was used for run {run.id} with another body; use a new key or no key"
+        )
+    return run.id
+
+
+def _audit(session: Session, actor: str, action: str, run_id: int | None, detail: str = "") -> None:
+    session.add(AuditEntry(at=now(), actor=actor, action=action, run_id=run_id, detail=detail))
