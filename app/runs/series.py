@@ -1,0 +1,107 @@
+"""Metric series of a run: reading the packed chunks, and thinning them out without losing an extreme."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlmodel import Session, col, select
+
+from app.runs.metrics import unpack
+from app.runs.models import MetricChunk
+from trainer.contract.events import encode_number
+
+MAX_POINTS: Final = 100_000
+DEFAULT_POINTS: Final = 2_000
+KEPT_PER_BUCKET: Final = 4
+
+Place = tuple[str, int, str, int]
+"""key, rank, stage, attempt: what makes a series."""
+Points = tuple[list[float], list[float | None]]
+"""Steps and values; None is a null the rank wrote, NaN a NaN."""
+
+
+def metrics(
+    session: Session,
+    run_id: int,
+    *,
+    keys: Sequence[str] = (),
+    rank: int | None = None,
+    max_points: int = DEFAULT_POINTS,
+) -> dict[str, Any]:
+    """Return `{keys, series}`: every metric's name, and the series asked for with at most `max_points` points each.
+
+    Without `keys` every series is given. Non-finite values are their names, null is null. Where points were left out
+    (`thinned`), each stretch keeps its smallest and largest value and its first point that is no finite number.
+    """
+    found = read_series(session, run_id, keys=keys, rank=rank)
+    names = select(MetricChunk.key).where(MetricChunk.run_id == run_id).distinct().order_by(MetricChunk.key)
+    return {
+        "keys": list(session.exec(names)),
+        "series": [_series(place, points, max_points) for place, points in sorted(found.items())],
+    }
+
+
+def read_series(
+    session: Session, run_id: int, *, keys: Sequence[str] = (), rank: int | None = None
+) -> dict[Place, Points]:
+    """Return all points of each series in the order they were written."""
+    query = select(MetricChunk).where(MetricChunk.run_id == run_id)
+    if keys:
+        query = query.where(col(MetricChunk.key).in_(keys))
+    if rank is not None:
+        query = query.where(MetricChunk.rank == rank)
+    found: dict[Place, Points] = {}
+    for chunk in session.exec(query.order_by(col(MetricChunk.first_event_id))):
+        steps, values = found.setdefault((chunk.key, chunk.rank, chunk.stage, chunk.attempt), ([], []))
+        more_steps, more_values = unpack(chunk.steps, chunk.points)
+        steps.extend(more_steps)
+        values.extend(more_values)
+    return found
+
+
+def _series(place: Place, points: Points, max_points: int) -> dict[str, Any]:
+    steps, values = points
+    kept = thin(values, max_points)
+    key, rank, stage, attempt = place
+    return {
+        "key": key,
+        "rank": rank,
+        "stage": stage,
+        "attempt": attempt,
+        "steps": [steps[index] for index in kept],
+        "values": [encode_number(values[index]) for index in kept],
+        "points": len(steps),
+        "thinned": len(kept) < len(steps),
+    }
+
+
+def thin(values: Sequence[float | None], most: int) -> Sequence[int]:
+    """Return the indices to keep, in order, at most `most` (at least 8): all when they fit.
+
+    Equal stretches keep their first point, their smallest and largest finite value and their first non-finite or null
+    point; the last point of all stays too.
+    """
+    count, most = len(values), max(most, 8)
+    if count <= most:
+        return range(count)
+    buckets = (most - 1) // KEPT_PER_BUCKET
+    kept = {count - 1}
+    for bucket in range(buckets):
+        stretch = range(bucket * count // buckets, (bucket + 1) * count // buckets)
+        kept |= _worth_keeping(values, stretch)
+    return sorted(kept)
+
+
+def _worth_keeping(values: Sequence[float | None], stretch: range) -> set[int]:
+    kept = {stretch.start}
+    low = high = odd = -1
+    for index in stretch:
+        value = values[index]
+        if value is None or not math.isfinite(value):
+            odd = index if odd < 0 else odd
+            continue
+        if low < 0 or value < (values[low] or 0.0):
+            low = index
+        if high < 0 or value > (values[high] or 0.0):
+            high = index
+    return kept | ({low, high, odd} - {-1})
