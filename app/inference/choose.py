@@ -1,0 +1,80 @@
+"""Which model answers: of one run, or of the newest passing run of kind `cifar`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, select
+
+from app.inference.errors import ModelRefused
+from app.runs.models import Run
+from app.runs.states import State
+from trainer.contract.paths import RunPaths
+
+KIND: Final = "cifar"
+ANSWERING_MODE: Final = {"both": "no_sync"}
+"""Mode whose model answers, where a run trains several."""
+LOOKED_AT: Final = 20
+"""Newest passing runs whose model file is looked for."""
+HOW_TO_TRAIN: Final = "train one with `ddp-audit run cifar`, or launch the kind cifar on the page /launch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenModel:
+    """A model file and the run it belongs to."""
+
+    run_id: int
+    path: Path
+
+
+def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:
+    """Return the model of the newest succeeded cifar run with verdict pass. Raises ModelRefused (404) without one."""
+    table: Any = Run
+    query = (
+        select(table.id, table.params)
+        .where(table.kind == KIND, table.state == State.SUCCEEDED, table.verdict == "pass", table.deleting.is_(False))
+        .order_by(table.id.desc())
+        .limit(LOOKED_AT)
+    )
+    with engine.connect() as connection:
+        for run_id, params in connection.execute(query):
+            path = model_path(runs_dir, run_id, params)
+            if path.is_file():
+                return ChosenModel(run_id=run_id, path=path)
+    raise _refused("no_model", f"no cifar run has passed yet, so there is no model to answer with; {HOW_TO_TRAIN}")
+
+
+def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
+    """Return the model of one run.
+
+    Raises ModelRefused: 404 for an unknown run, 409 for one of another kind, unfinished, or without a model. The
+    verdict is not asked for: who names a run wants that run.
+    """
+    table: Any = Run
+    query = select(table.kind, table.state, table.params).where(table.id == run_id, table.deleting.is_(False))
+    with engine.connect() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise _refused("run_not_found", f"there is no run {run_id}")
+    kind, state, params = row
+    if kind != KIND:
+        text = f"run {run_id} is of kind {kind}, which trains no image classifier; {HOW_TO_TRAIN}"
+        raise _refused("run_has_no_model", text, status=409)
+    path = model_path(runs_dir, run_id, params)
+    if state != State.SUCCEEDED:
+        text = f"run {run_id} is {state}; only a succeeded run answers. Wait for it, or {HOW_TO_TRAIN}"
+        raise _refused("run_has_no_model", text, status=409)
+    if not path.is_file():
+        text = f"run {run_id} has no model any more ({path.relative_to(runs_dir)} is missing); {HOW_TO_TRAIN}"
+        raise _refused("run_has_no_model", text, status=409)
+    return ChosenModel(run_id=run_id, path=path)
+
+
+def model_path(runs_dir: Path, run_id: int, params: dict[str, Any]) -> Path:
+    """Return where a cifar run with these parameters keeps the model that answers."""
+    mode = str(params.get("mode", "both"))
+    return RunPaths(runs_dir / str(run_id)).artifacts / ANSWERING_MODE.get(mode, mode) / "model.pt"
+
+
+def _refused(code: str, detail: str, status: int = 404) -> ModelRefused:
+    return ModelRefused(status=status, code=code, detail=detail)

@@ -1,0 +1,256 @@
+"""The classifier child: `python -m app.inference.server FD` answers frames on a socket until the other side is gone.
+
+The only part of the web application that imports torch. Three lanes: one thread reads frames and decodes small
+pictures, one decodes large ones, and the main thread answers all that is decoded in batches, on one core.
+"""
+
+import os
+import queue
+import socket
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from app.inference import wire
+from app.inference.errors import ModelRefused, Refused, Unavailable
+from app.inference.images import Picture, decode, open_picture
+from trainer.common.model_file import ImageModel, ModelFileRefused, load_model
+from trainer.kinds.cifar.model import CifarNet
+
+BATCHES: Final = (8, 4, 2, 1)
+"""Sizes a batch may have: few, because the convolution library prepares itself for every new one."""
+MKLDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+MAX_BATCH: Final = 16
+"""Pictures answered before the queue is looked at again."""
+MODELS_KEPT: Final = 4
+LARGE_PIXELS: Final = 512 * 512
+LARGE_BYTES: Final = 256 * 1024
+MAX_LARGE_WAITING: Final = 8
+"""Large pictures take up to a second each; more of them would wait longer than a person does."""
+
+
+class Convolution(nn.Module):
+    """A 3x3 convolution that takes the same path through the library for one picture as for many.
+
+    torch sends a single small picture through another implementation than a batch, with other last bits.
+    """
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return what `layer` returns for (B, C, H, W)."""
+        layer = self.layer
+        if not MKLDNN:
+            result: Tensor = layer(images)
+            return result
+        return torch.mkldnn_convolution(images, layer.weight, layer.bias, (1, 1), (1, 1), (1, 1), 1)
+
+
+class Answerer:
+    """One model, prepared to answer: BatchNorm folded into the convolutions, channels last, FP32, evaluation mode.
+
+    Pooling and the linear layer run in float64, where a sum over one row and over many rows round alike.
+    """
+
+    def __init__(self, model: ImageModel) -> None:
+        network = model.network
+        if not isinstance(network, CifarNet):
+            raise TypeError(f"a {type(network).__name__} cannot be prepared")
+        self.classes, self.sha256 = list(model.classes), model.sha256
+        self._blocks = nn.Sequential(*(_folded(block) for block in network.blocks)).to(
+            memory_format=torch.channels_last
+        )
+        self._head = network.head.double()
+        # (pixel / 255 - mean) / deviation as one multiplication and one addition per channel
+        deviations = torch.tensor(model.channel_deviations, dtype=torch.float64)
+        means = torch.tensor(model.channel_means, dtype=torch.float64)
+        self._scale = (1 / (255 * deviations)).float()
+        self._shift = (-means / deviations).float()
+        self._size = model.input_size
+        self.batches = self._exact_batches()
+
+    def probabilities(self, pictures: list[bytes]) -> list[list[float]]:
+        """Return the class probabilities of each picture (32 x 32 x 3 bytes), each summing to 1."""
+        rows: list[list[float]] = []
+        while len(rows) < len(pictures):
+            left = len(pictures) - len(rows)
+            size = next(size for size in self.batches if size <= left)
+            rows += self.logits(pictures[len(rows) : len(rows) + size]).softmax(1).tolist()
+        return rows
+
+    def logits(self, pictures: list[bytes]) -> Tensor:
+        """Return the logits (B, classes), float64, of one batch."""
+        with torch.inference_mode():
+            flat = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
+            pixels = flat.view(len(pictures), self._size, self._size, 3)
+            images = (pixels * self._scale + self._shift).permute(0, 3, 1, 2)  # already channels last in memory
+            features = self._blocks(images.contiguous(memory_format=torch.channels_last))
+            logits: Tensor = self._head(features.double().mean((2, 3)))
+            return logits
+
+    def _exact_batches(self) -> tuple[int, ...]:
+        """Return the batch sizes that give, on this machine, the very numbers of one picture alone."""
+        largest, generator = BATCHES[0], torch.Generator().manual_seed(0)
+        noise = torch.randint(0, 256, (largest, self._size**2 * 3), dtype=torch.uint8, generator=generator)
+        pictures = [row.numpy().tobytes() for row in noise]
+        alone = torch.cat([self.logits([picture]) for picture in pictures])
+        return tuple(size for size in BATCHES if size == 1 or torch.equal(self.logits(pictures[:size]), alone[:size]))
+
+
+def _folded(block: nn.Module) -> nn.Sequential:
+    """Return a block (convolution, BatchNorm, ReLU, …) with every BatchNorm folded into the convolution before it."""
+    layers: list[nn.Module] = []
+    for layer in block.children():
+        if isinstance(layer, nn.BatchNorm2d):
+            convolution = cast("nn.Conv2d", layers.pop())
+            layers.append(Convolution(fuse_conv_bn_eval(convolution, layer)))
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers)
+
+
+class Models:
+    """Models by file, the ones used last kept in memory; a file that changed is read again."""
+
+    def __init__(self, kept: int = MODELS_KEPT) -> None:
+        self._kept = kept
+        self._models: OrderedDict[tuple[Any, ...], Answerer] = OrderedDict()
+
+    def get(self, path: Path) -> Answerer:
+        """Return the model in `path`. Raises ModelRefused: 404 when there is none, 409 when it cannot answer."""
+        try:
+            status = path.stat()
+            key = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
+            if key not in self._models:
+                self._models[key] = Answerer(load_model(path, CifarNet))
+        except ModelFileRefused as error:
+            raise ModelRefused(status=409, code="model_refused", detail=f"the model cannot answer: {error}") from None
+        except OSError as error:
+            raise ModelRefused(
+                status=404,
+                code="model_missing",
+                detail=f"the model file {path.name} cannot be read ({error.strerror}); train a cifar run to get one",
+            ) from None
+        self._models.move_to_end(key)
+        while len(self._models) > self._kept:
+            self._models.popitem(last=False)
+        return self._models[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One decoded picture that waits for its answer."""
+
+    number: int
+    model: str
+    picture: Picture
+
+
+class Server:
+    """Reads requests from a socket, decodes, answers."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._ready: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")
+        self._large_waiting = threading.Semaphore(MAX_LARGE_WAITING)
+        self._models = Models()
+
+    def run(self) -> None:
+        """Answer for ever; the reader ends the process when the other side is gone."""
+        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        while True:
+            jobs = [self._ready.get()]
+            while len(jobs) < MAX_BATCH and not self._ready.empty():
+                jobs.append(self._ready.get())
+            for model in dict.fromkeys(job.model for job in jobs):
+                self._answer(Path(model), [job for job in jobs if job.model == model])
+
+    def _read(self) -> None:
+        try:
+            while True:
+                request, data = wire.receive(self._connection)
+                self._accept(request, data)
+        except (EOFError, OSError):
+            os._exit(0)  # nobody is left to answer to, and the other lanes hold nothing worth finishing
+
+    def _accept(self, request: dict[str, Any], data: bytes) -> None:
+        try:
+            image = open_picture(data, request["max_pixels"])
+            if image.width * image.height <= LARGE_PIXELS and len(data) <= LARGE_BYTES:
+                self._decode(request, image)
+            elif self._large_waiting.acquire(blocking=False):
+                self._large.submit(self._decode_large, request, image)
+            else:
+                raise Unavailable(
+                    status=503,
+                    code="busy",
+                    detail=f"{MAX_LARGE_WAITING} large pictures are waiting already; send smaller ones or try again",
+                    retry_after=2,
+                )
+        except Refused as refusal:
+            self._refuse(request["id"], refusal)
+
+    def _decode_large(self, request: dict[str, Any], image: Image.Image) -> None:
+        try:
+            self._decode(request, image)
+        except Refused as refusal:
+            self._refuse(request["id"], refusal)
+        finally:
+            self._large_waiting.release()
+
+    def _decode(self, request: dict[str, Any], image: Image.Image) -> None:
+        with image:
+            picture = decode(image, request["max_pixels"])
+        self._ready.put(Job(request["id"], request["model"], picture))
+
+    def _answer(self, path: Path, jobs: list[Job]) -> None:
+        try:
+            model = self._models.get(path)
+            rows = model.probabilities([job.picture.pixels for job in jobs])
+        except Refused as refusal:
+            for job in jobs:
+                self._refuse(job.number, refusal)
+            return
+        for job, row in zip(jobs, rows, strict=True):
+            self._send(
+                {
+                    "id": job.number,
+                    "classes": model.classes,
+                    "probabilities": row,
+                    "sha256": model.sha256,
+                    "frame": job.picture.frame,
+                }
+            )
+
+    def _refuse(self, number: int, refusal: Refused) -> None:
+        self._send({"id": number, "refused": {"kind": type(refusal).__name__, **vars(refusal)}})
+
+    def _send(self, document: dict[str, Any]) -> None:
+        with self._sending:
+            self._connection.sendall(wire.pack(document))
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    warnings.simplefilter("ignore")  # Pillow warns about oddities of uploads; the answer says what matters
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    Server(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()
