@@ -58,14 +58,13 @@ class Continuation:
     def restore(self, origin: Path | None = None) -> Restored | None:
         """Fill the training state from where this attempt has to continue; None means from the beginning.
 
-        In this order: the newest valid checkpoint this stage has saved before; the checkpoint the run was given to
-        continue from, when it belongs to this trajectory; `origin`, where the trajectory starts by its plan; nothing.
+        In this order: the newest valid checkpoint in this trajectory's folder, saved by an earlier attempt or put
+        there when the run was made to continue another; `origin`, where the trajectory starts by its plan; nothing.
         Raises CheckpointRefused or CheckpointDamaged on all ranks alike.
         """
         restored = self._store.load_newest(self._state)
-        first = self._given() or origin
-        if restored is None and first is not None:
-            restored = self._store.load(first, self._state)
+        if restored is None and origin is not None:
+            restored = self._store.load(origin, self._state)
         return restored
 
     def after_update(self, step: int, sampler: Callable[[], Mapping[str, Any]], *, due: bool = False) -> bool:
@@ -82,9 +81,3 @@ class Continuation:
         if preempted and self._group.rank == 0:
             self._context.telemetry.message(f"preempted: saved after update {step}, leaving", "warning")
         return preempted
-
-    def _given(self) -> Path | None:
-        if self._context.config.resume_from is None:
-            return None
-        path = Path(self._context.config.resume_from)
-        return path if path.parent in (self._store.root, self._context.paths.checkpoints()) else None

@@ -4,11 +4,9 @@ A checkpoint is `<root>/step-NNNN/`. Its `manifest.json` is written after every 
 and SHA-256, and carries a digest of itself, so that one flipped bit anywhere in the directory is noticed.
 """
 
-import errno
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,22 +232,3 @@ def newest_of_run(run_root: Path, stage: str | None = None) -> CheckpointInfo | 
     roots = checkpoint_roots(run_root) if stage is None else [run_root / stage / "checkpoints"]
     found = [info for info, _ in map(newest_valid, roots) if info is not None]
     return max(found, key=lambda info: info.created_at, default=None)
-
-
-def link_checkpoint(source: Path, old_run: Path, new_run: Path) -> Path:
-    """Hard-link a checkpoint to the same place in another run's folder and return where it is now.
-
-    Files of a checkpoint are never changed in place, so either run may be deleted afterwards. Falls back to a copy
-    across file systems. Raises ManifestInvalid when the source is not valid, OSError when it cannot be linked.
-    """
-    manifest = verify(source)
-    target = new_run / source.relative_to(old_run)
-    target.mkdir(parents=True)
-    for name in (*manifest.files, MANIFEST):
-        try:
-            (target / name).hardlink_to(source / name)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.copy2(source / name, target / name)
-    return target
