@@ -1,0 +1,117 @@
+"""Last stage: compares what the trajectories left behind, evaluates the model, and writes `result.json`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.common.context import StageContext
+from trainer.common.distributed import process_group
+from trainer.common.machine import cpu_model
+from trainer.common.process import versions
+from trainer.contract.manifest import CheckpointInfo, list_checkpoints
+from trainer.contract.result import Environment, Result, verdict_of
+from trainer.kinds.resume import params as names
+from trainer.kinds.resume.evaluate import TokenScores, evaluate
+from trainer.kinds.resume.evidence import Evidence
+from trainer.kinds.resume.judgement import Judgement, checks, judge
+from trainer.kinds.resume.kills import read_kills
+from trainer.kinds.resume.panels import curves, panels
+from trainer.kinds.token_parity.corpus import build_corpus
+
+LIMITS = [
+    "Other models, real data, other optimizers, mixed precision and several nodes are not shown.",
+    "A checkpoint is written between updates: an interruption at a boundary does not prove recovery from any instant.",
+    "Equal bits hold for this machine, these versions and one thread per rank; another machine may give other bits.",
+    "Loss and token accuracy are no claim of quality.",
+]
+
+
+def run(context: StageContext) -> None:
+    """Read the final checkpoint of every trajectory, judge, evaluate, write the result."""
+    with process_group(context, expected_world_size=1):
+        context.telemetry.phase("compare", 0)
+        evidence = _evidence(context)
+        judgement = _judgement(context, evidence)
+        context.telemetry.phase("evaluate", 0)
+        params = context.params
+        corpus = build_corpus(params.seed, params.world_size)
+        scores = evaluate(judgement.reference.parameters, corpus, params.seed)
+        _result(context, judgement, evidence, scores).save(context.paths.result)
+
+
+def _evidence(context: StageContext) -> dict[str, Evidence]:
+    """Return the final state of every stage that trains to the end, by stage."""
+    stages = [*names.trajectories(context.params), *names.TWINS]
+    updates = context.params.updates
+    return {stage: Evidence.read(stage, context.paths.checkpoints(stage), updates) for stage in stages}
+
+
+def _judgement(context: StageContext, evidence: Mapping[str, Evidence]) -> Judgement:
+    reference, resumed, control = names.trajectories(context.params)
+    kills = read_kills(context.paths) if context.params.kills else None
+    return judge(
+        evidence[reference],
+        evidence[resumed],
+        evidence[control],
+        {fault: evidence[stage] for stage, fault in names.TWINS.items()},
+        checkpoints=_checkpoints(context),
+        kills=kills,
+        kills_planned=context.params.kills,
+    )
+
+
+def _checkpoints(context: StageContext) -> dict[str, list[CheckpointInfo]]:
+    planned = [stage.name for stage in context.kind.stages(context.params)]
+    listed = {stage: list_checkpoints(context.paths.checkpoints(stage)) for stage in planned}
+    return {stage: infos for stage, infos in listed.items() if infos}
+
+
+def _result(
+    context: StageContext, judgement: Judgement, evidence: Mapping[str, Evidence], scores: TokenScores
+) -> Result:
+    found = checks(judgement)
+    lines = dict(curves(evidence, context.params.stop_step, joined=not context.params.kills))
+    return Result(
+        kind=context.kind.name,
+        verdict=verdict_of(found),
+        environment=_environment(context),
+        params=context.params.model_dump(mode="json"),
+        summary=_summary(context, judgement, scores),
+        limits=[*LIMITS, *_backend_limits(context)],
+        checks=found,
+        panels=panels(judgement, lines, scores),
+    )
+
+
+def _summary(context: StageContext, judgement: Judgement, scores: TokenScores) -> dict[str, Any]:
+    cause = judgement.cause
+    return {
+        "max_abs_difference": judgement.max_abs_difference,
+        "stop_step": context.params.stop_step,
+        "updates": context.params.updates,
+        "kills": [kill.summary() for kill in judgement.kills or []],
+        "diagnosis": None if cause is None else {"cause": cause.name, "text": cause.text},
+        "test_loss_per_token": scores.loss_per_token,
+        "token_accuracy": scores.accuracy,
+        "test_tokens": scores.tokens,
+    }
+
+
+def _backend_limits(context: StageContext) -> list[str]:
+    return [] if context.config.backend == "nccl" else [f"Ran over {context.config.backend}: NCCL was not validated."]
+
+
+def _environment(context: StageContext) -> Environment:
+    import torch
+
+    on_gpu = context.config.device == "cuda"
+    return Environment(
+        device=context.config.device,
+        backend=context.config.backend,
+        world_size=context.params.world_size,
+        threads=torch.get_num_threads(),
+        precision="fp32",
+        versions=versions(),
+        cpu=cpu_model(),
+        gpus=[torch.cuda.get_device_name(index) for index in context.config.gpus] if on_gpu else [],
+        data_source="generated token sequences",
+    )

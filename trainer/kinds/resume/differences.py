@@ -1,0 +1,108 @@
+"""How far two trajectories ended apart, tensor by tensor and bit by bit."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trainer.common.checkpoints.rng import rng_difference
+from trainer.kinds.resume.evidence import Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Two tensors that should be the same."""
+
+    largest: float
+    """Largest absolute difference of a component; infinite when one is missing, of another shape, or not a number."""
+    unequal: int
+    """Components whose bits differ; a zero of the other sign counts, though its difference is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One trajectory against the uninterrupted one."""
+
+    name: str
+    parameters: Mapping[str, Difference]
+    optimizer: Mapping[str, Difference]
+    losses: Difference
+    rng: Mapping[int, list[str]] = field(default_factory=dict)
+    """Generators that differ, per rank."""
+    ids: Mapping[int, int | None] = field(default_factory=dict)
+    """First update whose ids differ, per rank; None when all are equal."""
+
+    @property
+    def same(self) -> bool:
+        """Whether every compared bit is equal."""
+        tensors = [*self.parameters.values(), *self.optimizer.values(), self.losses]
+        generators = any(self.rng.values())
+        return not (any(item.unequal for item in tensors) or generators or self.other_ids)
+
+    @property
+    def other_ids(self) -> list[int]:
+        """Ranks that drew other ids."""
+        return [rank for rank, step in self.ids.items() if step is not None]
+
+
+def compare(left: Evidence, right: Evidence) -> Comparison:
+    """Return how `right` differs from `left`."""
+    ranks = range(max(len(left.ranks), len(right.ranks)))
+    return Comparison(
+        name=right.name,
+        parameters=tensor_differences(left.parameters, right.parameters),
+        optimizer=tensor_differences(left.optimizer, right.optimizer),
+        losses=difference(left.losses, right.losses),
+        rng={rank: rng_difference(left.ranks[rank]["rng"], right.ranks[rank]["rng"]) for rank in ranks},
+        ids={rank: first_other_ids(left, right, rank) for rank in ranks},
+    )
+
+
+def tensor_differences(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Difference]:
+    """Return the difference of every tensor either side has, in the order of the left side."""
+    names = [*left, *(name for name in right if name not in left)]
+    return {name: difference(left.get(name), right.get(name)) for name in names}
+
+
+def difference(left: Tensor | None, right: Tensor | None) -> Difference:
+    """Return how far two tensors are apart; a missing one, or one of another shape or type, is infinitely far."""
+    if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
+        present = left if left is not None else right
+        return Difference(largest=math.inf, unequal=0 if present is None else max(1, present.numel()))
+    if left.numel() == 0:
+        return Difference(largest=0.0, unequal=0)
+    size = left.element_size()
+    bytes_left, bytes_right = (
+        side.contiguous().flatten().view(torch.uint8).reshape(-1, size) for side in (left, right)
+    )
+    unequal = int((bytes_left != bytes_right).any(dim=1).sum())
+    if not unequal:  # equal bits are equal, even where they spell "not a number"
+        return Difference(largest=0.0, unequal=0)
+    largest = float((left.double() - right.double()).abs().max())
+    return Difference(largest=largest if math.isfinite(largest) else math.inf, unequal=unequal)
+
+
+def largest(differences: Mapping[str, Difference]) -> float:
+    """Return the largest difference of all tensors."""
+    return max((item.largest for item in differences.values()), default=0.0)
+
+
+def first_other_ids(left: Evidence, right: Evidence, rank: int) -> int | None:
+    """Return the first update (from 1) in which a rank drew other ids, None when it never did."""
+    ours, theirs = (side.ranks[rank]["sampler"]["ids"] for side in (left, right))
+    common = min(len(ours), len(theirs))
+    other = (ours[:common] != theirs[:common]).flatten(1).any(dim=1).nonzero()
+    if len(other):
+        return int(other[0]) + 1
+    return None if len(ours) == len(theirs) else common + 1
+
+
+def first_other_loss(left: Evidence, right: Evidence) -> int | None:
+    """Return the first update (from 1) whose loss has other bits, None when all are equal."""
+    common = min(len(left.losses), len(right.losses))
+    other = (left.losses[:common] != right.losses[:common]).nonzero()
+    if len(other):
+        return int(other[0]) + 1
+    return None if len(left.losses) == len(right.losses) else common + 1

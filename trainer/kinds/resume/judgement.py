@@ -1,0 +1,183 @@
+"""The comparison of all trajectories of a run, and the checks that follow from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.contract.manifest import CheckpointInfo
+from trainer.contract.result import Check
+from trainer.kinds.resume.diagnosis import OPTIMIZER, PER_RANK_RNG, PLAN_POSITION, Cause, diagnose
+from trainer.kinds.resume.differences import Comparison, Difference, compare, largest
+from trainer.kinds.resume.evidence import Evidence
+from trainer.kinds.resume.kills import Kill
+from trainer.kinds.resume.params import OPTIMIZER_FAULT, RNG_FAULT, SAMPLER_FAULT, TWIN_TITLES
+
+EXPECTED_CAUSE = {RNG_FAULT: PER_RANK_RNG, SAMPLER_FAULT: PLAN_POSITION, OPTIMIZER_FAULT: OPTIMIZER}
+NO_CAUSE = Cause(name="", text="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything that was found out about a run."""
+
+    reference: Evidence
+    resumed: Comparison
+    control: Comparison
+    twins: Mapping[str, Comparison]
+    """By fault."""
+    cause: Cause | None
+    """Why the resumed trajectory ended elsewhere; None when it did not."""
+    twin_causes: Mapping[str, Cause]
+    """Why each twin ended elsewhere, empty cause when it did not."""
+    checkpoints: Mapping[str, Sequence[CheckpointInfo]]
+    """By trajectory."""
+    kills: Sequence[Kill] | None
+    """None when the run plans no kills."""
+    kills_planned: int
+
+    @property
+    def max_abs_difference(self) -> float:
+        """Largest difference of parameters, optimizer and losses between uninterrupted and resumed."""
+        return largest({**self.resumed.parameters, **self.resumed.optimizer, "losses": self.resumed.losses})
+
+
+def judge(
+    reference: Evidence,
+    resumed: Evidence,
+    control: Evidence,
+    twins: Mapping[str, Evidence],
+    *,
+    checkpoints: Mapping[str, Sequence[CheckpointInfo]],
+    kills: Sequence[Kill] | None,
+    kills_planned: int,
+) -> Judgement:
+    """Compare every trajectory with the uninterrupted one."""
+    comparison = compare(reference, resumed)
+    twin_comparisons = {fault: compare(reference, twin) for fault, twin in twins.items()}
+    return Judgement(
+        reference=reference,
+        resumed=comparison,
+        control=compare(reference, control),
+        twins=twin_comparisons,
+        cause=None if comparison.same else diagnose(reference, resumed),
+        twin_causes={
+            fault: NO_CAUSE if twin_comparisons[fault].same else diagnose(reference, twin)
+            for fault, twin in twins.items()
+        },
+        checkpoints=checkpoints,
+        kills=kills,
+        kills_planned=kills_planned,
+    )
+
+
+def checks(judgement: Judgement) -> list[Check]:
+    """Return the checks in the order they are shown."""
+    resumed = judgement.resumed
+    because = "" if judgement.cause is None else f"{judgement.cause.name}: {judgement.cause.text}"
+    found = [
+        _tensors("parameters", "Parameters equal bit for bit", resumed.parameters, because),
+        _tensors("optimizer", "Optimizer and schedule equal bit for bit", resumed.optimizer, because),
+        _rng(resumed, because),
+        _sampler(resumed, because),
+        _tensors("losses", "Loss of every update equal bit for bit", {"losses": resumed.losses}, because),
+        _control(judgement.control),
+        *(_twin(fault, judgement) for fault in EXPECTED_CAUSE),
+        _valid(judgement),
+    ]
+    return found if judgement.kills is None else [*found, _kills(judgement)]
+
+
+def _tensors(name: str, title: str, differences: Mapping[str, Difference], because: str) -> Check:
+    other = [tensor for tensor, item in differences.items() if item.unequal]
+    count = sum(item.unequal for item in differences.values())
+    where = (
+        f"{count} numbers differ, first in {other[0]}. {because}" if other else f"{len(differences)} tensors compared"
+    )
+    return Check(
+        name=name, title=title, passed=not other, measured=largest(differences), limit=0, unit="", detail=where
+    )
+
+
+def _rng(resumed: Comparison, because: str) -> Check:
+    other = {rank: names for rank, names in resumed.rng.items() if names}
+    detail = "; ".join(f"rank {rank}: {', '.join(names)}" for rank, names in other.items())
+    return Check(
+        name="rng",
+        title="Random generators of every rank equal",
+        passed=not other,
+        measured=len(other),
+        limit=0,
+        unit="ranks",
+        detail=f"{detail}. {because}" if other else f"{len(resumed.rng)} ranks compared",
+    )
+
+
+def _sampler(resumed: Comparison, because: str) -> Check:
+    other = [f"rank {rank} from update {resumed.ids[rank]}" for rank in resumed.other_ids]
+    return Check(
+        name="sampler",
+        title="Every rank drew the same ids in the same order",
+        passed=not other,
+        measured=len(other),
+        limit=0,
+        unit="ranks",
+        detail=f"other ids: {', '.join(other)}. {because}" if other else f"{len(resumed.ids)} ranks compared",
+    )
+
+
+def _control(control: Comparison) -> Check:
+    measured = largest({**control.parameters, **control.optimizer, "losses": control.losses})
+    detail = (
+        "two uninterrupted trainings agree bit for bit"
+        if control.same
+        else "not bit-reproducible on this machine: two uninterrupted trainings differ, so a resume cannot be judged"
+    )
+    title = "Control: two uninterrupted trainings agree"
+    return Check(name="control", title=title, passed=control.same, measured=measured, limit=0, unit="", detail=detail)
+
+
+def _twin(fault: str, judgement: Judgement) -> Check:
+    comparison, cause, expected = judgement.twins[fault], judgement.twin_causes[fault], EXPECTED_CAUSE[fault]
+    passed: bool | None = cause.name == expected
+    detail = f"noticed as {cause.name}: {cause.text}"
+    if comparison.same:
+        # A fault without effect cannot be noticed in what it leaves behind: the run then proves nothing about it.
+        passed, detail = None, "the fault changed nothing in this run, so whether it would be noticed is open"
+    elif not passed:
+        detail = f"expected as {expected}, but {detail}"
+    return Check(
+        name=f"{fault}_detected",
+        title=f"Noticed: {TWIN_TITLES[fault][0].lower()}{TWIN_TITLES[fault][1:]}",
+        passed=passed,
+        measured=largest(comparison.parameters),
+        limit=0,
+        unit="",
+        detail=f"{detail}. The measured difference must be above the limit" if passed else detail,
+    )
+
+
+def _valid(judgement: Judgement) -> Check:
+    infos = [(name, info) for name, listed in judgement.checkpoints.items() for info in listed]
+    bad = [f"{name}/{info.path.name}: {info.problem}" for name, info in infos if not info.valid]
+    return Check(
+        name="checkpoints_valid",
+        title="Every checkpoint is whole",
+        passed=bool(infos) and not bad,
+        measured=len(bad),
+        limit=0,
+        unit="checkpoints",
+        detail="; ".join(bad) or f"{len(infos)} checkpoints, every digest verified",
+    )
+
+
+def _kills(judgement: Judgement) -> Check:
+    hits = len(judgement.kills or [])
+    enough = hits >= judgement.kills_planned
+    return Check(
+        name="kills_survived",
+        title="Every planned kill hit a live rank, and the training went on",
+        passed=True if enough else None,
+        measured=hits,
+        limit=judgement.kills_planned,
+        unit="kills",
+        detail="" if enough else f"{hits} of {judgement.kills_planned} kills hit: fewer interruptions than asked for",
+    )

@@ -1,0 +1,153 @@
+"""The tables and curves of a resume audit."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trainer.contract.result import Line, Panel, SeriesPanel, TablePanel
+from trainer.kinds.resume.differences import Comparison, Difference
+from trainer.kinds.resume.evaluate import TokenScores
+from trainer.kinds.resume.evidence import Evidence
+from trainer.kinds.resume.judgement import Judgement
+from trainer.kinds.resume.kills import Kill
+
+CHANCE_LOSS, CHANCE_ACCURACY = math.log(4), 0.25
+"""Of guessing among four symbols."""
+
+
+def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: TokenScores) -> list[Panel]:
+    """Return every panel; `losses` are the curves by the name they are shown under."""
+    shown: list[Panel] = [
+        loss_curves(losses),
+        tensor_table("Largest difference per parameter tensor", judgement, "parameters"),
+        tensor_table("Largest difference per optimizer state", judgement, "optimizer"),
+        rank_table(judgement),
+        process_table(judgement.reference, judgement),
+        checkpoint_table(judgement),
+        evaluation_table(scores),
+    ]
+    return shown if judgement.kills is None else [kill_table(judgement.kills), *shown]
+
+
+def loss_curves(losses: Mapping[str, Tensor]) -> SeriesPanel:
+    """Return the loss of all trajectories over updates."""
+    longest = max(len(values) for values in losses.values())
+    return SeriesPanel(
+        title="Loss per token",
+        note="Equal trajectories lie on each other exactly; a wrong resume leaves them where it starts.",
+        x=list(range(1, longest + 1)),
+        x_label="update",
+        y_label="nats per token",
+        lines=[Line(name=name, y=values.tolist()) for name, values in losses.items()],
+    )
+
+
+def tensor_table(title: str, judgement: Judgement, part: str) -> TablePanel:
+    """Return one row per tensor of `part` (parameters or optimizer) and one column per trajectory."""
+    others: list[Comparison] = [judgement.resumed, judgement.control, *judgement.twins.values()]
+    columns: list[Mapping[str, Difference]] = [getattr(other, part) for other in others]
+    tensors: Mapping[str, Tensor] = getattr(judgement.reference, part)
+    rows = [[name, _shape(value), *(_largest(column, name) for column in columns)] for name, value in tensors.items()]
+    return TablePanel(
+        title=title,
+        note="Against the uninterrupted training; 0 means every bit is equal.",
+        columns=["tensor", "shape", *(other.name for other in others)],
+        rows=rows,
+    )
+
+
+def _shape(value: Tensor) -> str:
+    return " x ".join(map(str, value.shape)) or "1"
+
+
+def _largest(column: Mapping[str, Difference], name: str) -> float | str:
+    found = column.get(name)
+    if found is None or math.isinf(found.largest):
+        return "missing"
+    return found.largest if found.unequal or found.largest else 0
+
+
+def rank_table(judgement: Judgement) -> TablePanel:
+    """Return one row per trajectory and rank: which generators and ids are equal."""
+    others = [judgement.resumed, judgement.control, *judgement.twins.values()]
+    return TablePanel(
+        title="Generators and ids of every rank",
+        note="Against the uninterrupted training, at the end.",
+        columns=["trajectory", "rank", "generators that differ", "first update with other ids"],
+        rows=[
+            [other.name, rank, ", ".join(names) or "none", "none" if other.ids[rank] is None else other.ids[rank]]
+            for other in others
+            for rank, names in other.rng.items()
+        ],
+    )
+
+
+def process_table(reference: Evidence, judgement: Judgement) -> TablePanel:
+    """Return what was found to be the cause of every difference, the resumed trajectory first."""
+    cause = judgement.cause
+    rows = [[judgement.resumed.name, "none" if cause is None else cause.name, "" if cause is None else cause.text]]
+    rows += [
+        [judgement.twins[fault].name, item.name or "none", item.text] for fault, item in judgement.twin_causes.items()
+    ]
+    return TablePanel(
+        title="First cause of a difference",
+        note=(
+            "Looked for in this order: optimizer, configuration, data lock, place in the data, generators of every "
+            f"rank, bucket layout; against {reference.name}."
+        ),
+        columns=["trajectory", "cause", "evidence"],
+        rows=rows,
+    )
+
+
+def checkpoint_table(judgement: Judgement) -> TablePanel:
+    """Return every checkpoint of the run with size, digest and validity."""
+    return TablePanel(
+        title="Checkpoints",
+        note="The digest is that of the manifest, which holds the digest of every file.",
+        columns=["trajectory", "step", "bytes", "digest", "valid", "problem"],
+        rows=[
+            [name, info.step, info.bytes, info.digest[:16], "yes" if info.valid else "no", info.problem or ""]
+            for name, listed in judgement.checkpoints.items()
+            for info in sorted(listed, key=lambda info: info.step)
+        ],
+    )
+
+
+def kill_table(kills: Sequence[Kill]) -> TablePanel:
+    """Return every kill that hit: where the ranks were and where the training went on."""
+    return TablePanel(
+        title="Kills",
+        note="SIGKILL to all ranks from outside; step counts finished updates, the phase is read from the breadcrumb.",
+        columns=["attempt", "step", "phase", "checkpoint step", "steps repeated"],
+        rows=[
+            [kill.attempt, kill.step, kill.phase, _or_dash(kill.checkpoint_step), _or_dash(kill.steps_repeated)]
+            for kill in kills
+        ],
+    )
+
+
+def _or_dash(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+def evaluation_table(scores: TokenScores) -> TablePanel:
+    """Return the scores on the test sequences beside those of guessing."""
+    return TablePanel(
+        title="Evaluation on the test sequences",
+        note="Accuracy is of tokens, not of sequences, and no claim of quality.",
+        columns=["", "loss per token", "token accuracy", "tokens"],
+        rows=[
+            ["final model", scores.loss_per_token, scores.accuracy, scores.tokens],
+            ["guessing", CHANCE_LOSS, CHANCE_ACCURACY, scores.tokens],
+        ],
+    )
+
+
+def curves(evidence: Mapping[str, Evidence], stop: int, *, joined: bool) -> Iterator[tuple[str, Tensor]]:
+    """Yield the loss curves by their names; with `joined` the resumed one includes the interrupted part."""
+    for name, item in evidence.items():
+        title = f"interrupted, then resumed after {stop}" if joined and name == "resumed" else name
+        yield title, item.losses

@@ -1,0 +1,79 @@
+"""Stage entry of the trajectories: train from the beginning, from a checkpoint, or from where a kill left it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.common.checkpoints.identity import Identity
+from trainer.common.checkpoints.store import CheckpointStore
+from trainer.common.context import StageContext
+from trainer.common.continuation import KEEP, Continuation
+from trainer.common.distributed import process_group
+from trainer.contract.manifest import step_directory
+from trainer.entry import EXIT_PREEMPTED
+from trainer.kinds.resume.params import origin_stage
+from trainer.kinds.resume.trajectory import Trajectory, plan_shape
+from trainer.kinds.token_parity.plan import data_lock
+
+FREE = frozenset({"stop_step", "kills"})
+"""Parameters that say where to stop; `updates` is not among them, the cosine is fixed to it."""
+
+
+def run(context: StageContext) -> int:
+    """Train up to `arguments["until"]` updates and return the exit code: 0, or that of "preempted after a save".
+
+    `arguments`: `until`; `origin`, true to start from the checkpoint at `stop_step`; `fault`, what to do wrong there.
+    """
+    until, stop = int(context.arguments["until"]), context.params.stop_step
+    with process_group(context) as group:
+        trajectory = Trajectory(context.params, group)
+        with Continuation(
+            context=context,
+            group=group,
+            store=open_store(context),
+            state=trajectory.state,
+            last=until,
+            pin=frozenset({stop}),
+        ) as continuation:
+            _begin(context, trajectory, continuation)
+            while trajectory.step < until:
+                trajectory.update()
+                if continuation.after_update(trajectory.step, trajectory.record, due=trajectory.step == stop):
+                    return EXIT_PREEMPTED
+    return 0
+
+
+def _begin(context: StageContext, trajectory: Trajectory, continuation: Continuation) -> None:
+    fault = str(context.arguments.get("fault", ""))
+    restored = continuation.restore()
+    broken = restored is None and bool(fault)
+    if restored is None and context.arguments.get("origin"):
+        restored = open_store(context, stage=origin_stage(context.params)).load(origin(context), trajectory.state)
+    if restored is not None:
+        trajectory.adopt(restored)
+    if broken:  # once, where the trajectory leaves its origin: a later attempt continues the broken one
+        trajectory.break_on_purpose(fault)
+    trajectory.note_start(context.attempt)
+    context.telemetry.phase("train", trajectory.step)
+
+
+def open_store(context: StageContext, stage: str | None = None) -> CheckpointStore:
+    """Return the checkpoints of this stage's trajectory, or of another stage's.
+
+    A trajectory that is broken on purpose has an identity of its own, so that nothing right continues from it.
+    """
+    identity = Identity.of(context, data_lock(plan_shape(context.params)), free=FREE)
+    fault = context.arguments.get("fault")
+    if stage is None and fault:
+        identity = replace(identity, config={**identity.config, "fault": fault})
+    return CheckpointStore(
+        context.paths.checkpoints(stage or context.stage),
+        identity,
+        keep=KEEP,
+        telemetry=context.telemetry,
+        run_root=context.paths.root,
+    )
+
+
+def origin(context: StageContext) -> Path:
+    """Return the checkpoint that continued trajectories start from."""
+    return step_directory(context.paths.checkpoints(origin_stage(context.params)), context.params.stop_step)
