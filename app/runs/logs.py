@@ -14,6 +14,8 @@ Stream = Literal["stdout", "stderr"]
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 LOG_LIMIT: Final = 1 << 20
 DEFAULT_LIMIT: Final = 1 << 16
+LONGEST_CHARACTER: Final = 4
+"""Bytes of the longest UTF-8 character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ def read_piece(log: LogFile, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Pie
     except (FileNotFoundError, NotADirectoryError):
         return Piece(text="", offset=0, next_offset=0, size=0)
     if not (log.ended and start + len(data) >= size):
-        data = data[: len(data) - _torn_tail(data)] or data
+        whole = data[: len(data) - _torn_tail(data)]
+        data = data if not whole and limit < LONGEST_CHARACTER else whole  # a tiny piece must still get on
     return Piece(text=data.decode(errors="replace"), offset=start, next_offset=start + len(data), size=size)
 
 

@@ -1,0 +1,106 @@
+"""Who may do what: two tokens, two roles, and the paths that need neither."""
+
+import hashlib
+import hmac
+from enum import StrEnum
+from typing import Final
+
+from pydantic import SecretStr
+from starlette.requests import Request
+
+from app.settings import Settings
+from app.web.problems import Problem, route_path
+from app.web.security.hosts import SAFE_METHODS
+from app.web.security.sessions import Sessions
+
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/login", "/logout", "/favicon.ico"})
+OPEN_FOLDER: Final = "/static/"
+BEARER: Final = {"WWW-Authenticate": 'Bearer realm="ddp-audit"'}
+
+
+class Role(StrEnum):
+    """What a client may do."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+class Access:
+    """Decides over every request by the settings' tokens; without an operator token everybody is the operator."""
+
+    def __init__(self, settings: Settings, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._protected = settings.token is not None
+        self._public_read = settings.public_read
+        self._tokens = {
+            role: _digest(token.get_secret_value())
+            for role, token in ((Role.OPERATOR, settings.token), (Role.VIEWER, settings.viewer_token))
+            if isinstance(token, SecretStr)
+        }
+
+    @property
+    def protected(self) -> bool:
+        """Whether there is an operator token."""
+        return self._protected
+
+    def role_of_token(self, token: str) -> Role | None:
+        """Return the role a token gives; every token is compared in full, whatever the first says."""
+        given = _digest(token)
+        matches = [role for role, digest in self._tokens.items() if hmac.compare_digest(given, digest)]
+        return matches[0] if matches else None
+
+    def admit(self, request: Request) -> Role | None:
+        """Return the client's role, None for the public. Raises Problem: 401 without a role, 403 for a viewer's write.
+
+        A wrong token is refused even where none is needed: its owner believes to be somebody.
+        """
+        if is_open(request):
+            return None
+        role = self._role(request)
+        if is_read(request):
+            if role is None and not self._public_read:
+                raise _unknown("reading needs a token: DDP_AUDIT_TOKEN or DDP_AUDIT_VIEWER_TOKEN of this service")
+            return role
+        if role is None:
+            raise _unknown("writing needs the operator's token: DDP_AUDIT_TOKEN of this service")
+        if role is not Role.OPERATOR:
+            raise Problem(403, "read_only", "the viewer's token reads only; writing needs DDP_AUDIT_TOKEN")
+        return role
+
+    def _role(self, request: Request) -> Role | None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._tokens:
+            role = self.role_of_token(token.strip())
+            if role is None:
+                raise _unknown("the token is neither the operator's nor the viewer's")
+            return role
+        named = self._sessions.read(request)
+        if named in {Role.VIEWER, Role.OPERATOR}:
+            return Role(named)
+        return None if self._protected else Role.OPERATOR
+
+
+def is_open(request: Request) -> bool:
+    """Return whether a path never needs a token."""
+    path = route_path(request.scope)
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
+def is_read(request: Request) -> bool:
+    """Return whether a request changes nothing; classifying an image counts as a read."""
+    path = route_path(request.scope)
+    return request.method in SAFE_METHODS or path == "/classify" or is_predict(path)
+
+
+def is_predict(path: str) -> bool:
+    """Return whether a path classifies an image."""
+    return path == "/api/v1/predict" or (path.startswith("/api/v1/runs/") and path.endswith("/predict"))
+
+
+def _digest(token: str) -> bytes:
+    # Digests have one length, so the time of a comparison tells nothing about the token's.
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def _unknown(detail: str) -> Problem:
+    return Problem(401, "unauthorised", detail, headers=BEARER)

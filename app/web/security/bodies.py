@@ -1,0 +1,81 @@
+"""Limits on request bodies: refused by their announced length, or at the byte that goes over."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
+
+from app.settings import Settings
+from app.web.problems import Problem
+from app.web.security.access import is_predict
+
+JSON_BYTES: Final = 1024 * 1024
+FORM_BYTES: Final = 1024 * 1024
+"""What a multipart form may add to the upload it carries."""
+DRAIN_BYTES: Final = 64 * 1024 * 1024
+DRAIN_SECONDS: Final = 2.0
+LONGEST_LENGTH: Final = 18
+"""Digits of a Content-Length worth reading."""
+
+
+def limit_of(path: str, settings: Settings) -> int:
+    """Return how many bytes a body sent to `path` may have."""
+    if path == "/classify" or is_predict(path):
+        return settings.max_upload_bytes + FORM_BYTES
+    return JSON_BYTES
+
+
+class TooLarge(HTTPException):
+    """A body is over its limit; an HTTPException, because the framework turns anything else into a 400."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(413, detail)
+
+
+class BoundedBody:
+    """The body of one request, read up to its limit."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit = receive, limit
+        self._read = 0
+        self._complete = False
+        self.refused = False
+        """Whether the body is over its limit."""
+
+    def check_announced(self, headers: Headers) -> None:
+        """Raise TooLarge when the announced length is over the limit, Problem 400 when it is no number."""
+        announced = headers.get("content-length")
+        if announced is None:
+            return
+        if not (announced.isascii() and announced.isdigit()):
+            raise Problem(400, "bad_request", f"Content-Length {announced[:40]!r} is no number")
+        if len(announced) > LONGEST_LENGTH or int(announced) > self._limit:
+            self.refused = True
+            raise TooLarge(f"the body announces {announced[:40]} bytes, at most {self._limit} are read")
+
+    async def receive(self) -> Message:
+        """Return the next message. Raises TooLarge at the first byte over the limit."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._read += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+            if self._read > self._limit:
+                self.refused = True
+                raise TooLarge(f"the body is larger than the {self._limit} bytes that are read")
+        return message
+
+    async def drain(self) -> None:
+        """Throw away what the client still sends, within limits.
+
+        Closing a socket with unread bytes makes the kernel reset it, and the client may lose the answer it was sent.
+        """
+        thrown_away = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while not self._complete and thrown_away < DRAIN_BYTES:
+                    message = await self._receive()
+                    thrown_away += len(message.get("body", b""))
+                    self._complete = message["type"] != "http.request" or not message.get("more_body", False)
