@@ -38,6 +38,8 @@ class Group:
     backend: str
     """`nccl`, `gloo`, or `none` for a single process."""
     telemetry: Telemetry
+    process_group: dist.ProcessGroup | None = None
+    """None: the default group of all ranks. For a subgroup, `rank` and `world_size` are those within it."""
 
     def sum_integers(self, values: Sequence[int], what: str = "sum of counts") -> list[int]:
         """Return the sums over ranks of `values` (int64). Every rank passes equally many."""
@@ -57,7 +59,7 @@ class Group:
             return [value]
         gathered: list[Any] = [None] * self.world_size
         with self.telemetry.collective(what):
-            dist.all_gather_object(gathered, value)
+            dist.all_gather_object(gathered, value, group=self.process_group)
         return gathered
 
     def broadcast_object(self, value: Any, source: int = 0, what: str = "broadcast") -> Any:
@@ -66,7 +68,7 @@ class Group:
             return value
         holder = [value]
         with self.telemetry.collective(what):
-            dist.broadcast_object_list(holder, src=source)
+            dist.broadcast_object_list(holder, src=source, group=self.process_group)
         return holder[0]
 
     def barrier(self, what: str = "barrier") -> None:
@@ -76,7 +78,7 @@ class Group:
     def _reduced(self, tensor: torch.Tensor, operation: str, what: str) -> list[Any]:
         if self.world_size > 1:
             with self.telemetry.collective(what):
-                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), group=self.process_group)
         values: list[Any] = tensor.tolist()
         return values
 

@@ -42,6 +42,7 @@ class SyncCounter:
         """
         self._telemetry = telemetry
         self._ordered = ordered
+        self._process_group: dist.ProcessGroup | None = None
         self._lock = threading.Lock()
         self._launched = self._done = 0  # buckets of the reduction in progress
         self._last_launched = False
@@ -52,6 +53,7 @@ class SyncCounter:
 
     def attach(self, model: DistributedDataParallel) -> None:
         """Become the communication hook of `model`."""
+        self._process_group = model.process_group
         model.register_comm_hook(self, synchronise)
 
     def take(self) -> SyncWindow:
@@ -67,13 +69,14 @@ class SyncCounter:
         """Average one bucket over the ranks and keep the books."""
         buffer: torch.Tensor = bucket.buffer()
         started = self._launch(bucket, buffer)
-        buffer.div_(dist.get_world_size())
+        world_size = dist.get_world_size(self._process_group)
+        buffer.div_(world_size)
         if self._ordered:
-            parts = [torch.empty_like(buffer) for _ in range(dist.get_world_size())]
-            work = dist.all_gather(parts, buffer, async_op=True)
+            parts = [torch.empty_like(buffer) for _ in range(world_size)]
+            work = dist.all_gather(parts, buffer, group=self._process_group, async_op=True)
         else:
             parts = []
-            work = dist.all_reduce(buffer, async_op=True)
+            work = dist.all_reduce(buffer, group=self._process_group, async_op=True)
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
             future.value()  # raises here if the collective failed; the breadcrumb then still says "inside"

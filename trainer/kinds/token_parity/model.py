@@ -1,5 +1,7 @@
 """The token model: a small causal transformer encoder of exactly 282,628 parameters."""
 
+import hashlib
+
 import torch
 from torch import Tensor, nn
 
@@ -45,3 +47,12 @@ def build_model(seed: int, *, dropout: float = 0.0) -> TokenModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TokenModel(dropout)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Return the SHA-256 over names and values of all parameters, in the model's order."""
+    state = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        state.update(name.encode())
+        state.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return state.hexdigest()

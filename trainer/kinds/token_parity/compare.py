@@ -1,0 +1,100 @@
+"""Stage `compare`: read what the ranks left behind, judge it, write `result.json`."""
+
+from typing import Any
+
+import torch
+
+from trainer.common.context import StageContext
+from trainer.common.process import announce, versions
+from trainer.contract.events import encode_number
+from trainer.contract.result import Environment, Result, verdict_of
+from trainer.kinds.token_parity.checks import build_checks
+from trainer.kinds.token_parity.evidence import Evidence
+from trainer.kinds.token_parity.panels import build_panels
+
+LIMITS = [
+    "One small model with plain SGD: other models, batch statistics and other optimizers are not covered.",
+    "The sequences are generated: nothing is said about real data.",
+    "One machine: several nodes and their networks are not covered. Speed is not measured.",
+    "Token loss and token accuracy are no claim of quality.",
+    "A match within the tolerance is no proof of equality in every bit.",
+]
+
+
+def run(context: StageContext) -> None:
+    """Compare and write the verdict."""
+    announce(context.telemetry)
+    torch.set_num_threads(1)
+    context.telemetry.phase("compare", 0)
+    evidence = Evidence.load(context)
+    checks = build_checks(evidence)
+    result = Result(
+        kind=context.kind.name,
+        verdict=verdict_of(checks),
+        environment=environment(context, evidence),
+        params=context.params.model_dump(mode="json"),
+        summary=summary(evidence),
+        limits=limits(context),
+        checks=checks,
+        panels=build_panels(evidence),
+    )
+    result.save(context.paths.result)
+    context.telemetry.message(f"verdict {result.verdict}")
+    context.telemetry.progress(len(checks), len(checks), "checks")
+
+
+def summary(evidence: Evidence) -> dict[str, Any]:
+    """Return the figures a table of runs shows."""
+    found, wrong, means = evidence.audited, evidence.rank_mean, evidence.mean_of_means
+    training = evidence.training
+    return {
+        "components": found.components,
+        "max_abs_error": encode_number(found.max_abs_error),
+        "violations": found.violations,
+        "wrong_max_abs_error": encode_number(wrong.max_abs_error),
+        "wrong_violations": wrong.violations,
+        "mean_of_means_max_abs_error": encode_number(means.max_abs_error),
+        "mean_of_means_violations": means.violations,
+        "token_counts": evidence.plan["token_counts"],
+        "global_tokens": evidence.plan["global_tokens"],
+        "data_lock": evidence.plan["data_lock"],
+        **(
+            {}
+            if training is None
+            else {
+                "test_loss_per_token": encode_number(training["test"]["loss_per_token"]),
+                "token_accuracy": training["test"]["token_accuracy"],
+                "test_tokens": training["test"]["tokens"],
+            }
+        ),
+    }
+
+
+def environment(context: StageContext, evidence: Evidence) -> Environment:
+    """Return where the ranks ran."""
+    first = evidence.reports[0]
+    gpus = [f"rank {report['rank']}: {report['gpu']} ({report['device']})" for report in evidence.reports]
+    runtime = {"cuda": str(first["cuda_runtime"])} if first["cuda_runtime"] else {}
+    return Environment(
+        device=context.config.device,
+        backend=first["backend"],
+        world_size=len(evidence.reports),
+        threads=first["threads"],
+        precision="fp32",
+        versions={**versions(), **runtime},
+        cpu=first["cpu"],
+        gpus=gpus if first["gpu"] else [],
+        data_source=f"generated sequences, seed {context.params.seed}",
+    )
+
+
+def limits(context: StageContext) -> list[str]:
+    """Return what the result does not show, with what depends on the devices used."""
+    found = list(LIMITS)
+    if context.config.backend != "nccl":
+        found.append("The ranks talked over gloo: NCCL was not validated.")
+    if context.config.device == "cuda" and context.params.share_gpu:
+        found.append("Several ranks shared one GPU (share_gpu): one process per GPU was not validated.")
+    if context.params.updates == 1:
+        found.append("One window was audited and nothing was trained.")
+    return found

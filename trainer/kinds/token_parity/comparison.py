@@ -1,0 +1,139 @@
+"""Compares gradients component by component: every component of every rank against the reference."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+EDGES: Final = tuple(10.0 ** (exponent / 2) for exponent in range(-26, 3))
+"""Half decades from 1e-13 to 10; smaller errors, exact zeros among them, are counted in the first bin."""
+
+Gradients = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorError:
+    """Errors of one parameter tensor, the worst over ranks."""
+
+    name: str
+    components: int
+    max_abs_error: float
+    """Largest |g - ref|; NaN when any component is NaN."""
+    share: float
+    """Largest error as a share of its limit; above 1 is outside."""
+    outside: int
+    """Components outside the tolerance on at least one rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Errors of a whole gradient."""
+
+    tensors: list[TensorError]
+    histogram: list[int]
+    """Components per bin of EDGES, by their worst error over ranks; NaN is in no bin."""
+    max_abs_error: float
+    limit: float
+    """Limit at the component with the largest error."""
+    worst: str
+    """Name of the tensor that holds it."""
+    ratios: list[float]
+    """Per rank the factor f that makes f * ref come closest to g (least squares)."""
+    cosines: list[float]
+    """Per rank the cosine of the angle between g and ref."""
+
+    @property
+    def components(self) -> int:
+        """Components compared on every rank."""
+        return sum(tensor.components for tensor in self.tensors)
+
+    @property
+    def violations(self) -> int:
+        """Components outside on at least one rank."""
+        return sum(tensor.outside for tensor in self.tensors)
+
+
+def compare(reference: Gradients, ranks: Sequence[Gradients], *, atol: float, rtol: float) -> Comparison:
+    """Compare every rank's gradient with `reference`: inside means |g - ref| <= atol + rtol * |ref|, in float64.
+
+    Ranks are never averaged: that would hide a reduction that is missing or misplaced. Raises ValueError when a rank
+    has other tensors than the reference.
+    """
+    for rank, gradients in enumerate(ranks):
+        if gradients.keys() != reference.keys():
+            raise ValueError(
+                f"rank {rank} has gradients of {sorted(gradients.keys() ^ reference.keys())} too many or few"
+            )
+    histogram = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
+    tensors: list[TensorError] = []
+    largest, limit, worst = -1.0, atol, ""
+    for name, expected in reference.items():
+        error, bound = _errors(expected, [gradients[name] for gradients in ranks], atol, rtol)
+        tensors.append(_tensor_error(name, error, bound))
+        histogram += _binned(error)
+        place = int(_nan_first(error).argmax())
+        if float(_nan_first(error)[place]) > largest:
+            largest, limit, worst = float(_nan_first(error)[place]), float(bound[place]), name
+    ratios, cosines = _directions(reference, ranks)
+    return Comparison(
+        tensors=tensors,
+        histogram=[int(count) for count in histogram],
+        max_abs_error=_max([tensor.max_abs_error for tensor in tensors]),
+        limit=limit,
+        worst=worst,
+        ratios=ratios,
+        cosines=cosines,
+    )
+
+
+def _errors(expected: Tensor, found: Sequence[Tensor], atol: float, rtol: float) -> tuple[Tensor, Tensor]:
+    # [components] each; torch.maximum hands NaN on, so a component that is NaN on any rank stays NaN.
+    reference = expected.double().flatten()
+    error = torch.zeros_like(reference)
+    for gradient in found:
+        error = torch.maximum(error, (gradient.double().flatten() - reference).abs())
+    return error, atol + rtol * reference.abs()
+
+
+def _tensor_error(name: str, error: Tensor, bound: Tensor) -> TensorError:
+    share = torch.where(error == 0, torch.zeros_like(error), error / bound)
+    return TensorError(
+        name=name,
+        components=error.numel(),
+        max_abs_error=float(error.max()),
+        share=float(share.max()),
+        outside=int((~(error <= bound)).sum()),  # written so that NaN is outside
+    )
+
+
+def _binned(error: Tensor) -> Tensor:
+    known = error[~error.isnan()]
+    inner = torch.tensor(EDGES[1:-1], dtype=torch.float64)
+    return torch.bincount(torch.bucketize(known, inner, right=True), minlength=len(EDGES) - 1)
+
+
+def _nan_first(error: Tensor) -> Tensor:
+    return torch.nan_to_num(error, nan=math.inf, posinf=math.inf)
+
+
+def _max(values: Sequence[float]) -> float:
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def _directions(reference: Gradients, ranks: Sequence[Gradients]) -> tuple[list[float], list[float]]:
+    expected = _flat(reference)
+    norm = float(expected.norm())
+    ratios, cosines = [], []
+    for gradients in ranks:
+        found = _flat(gradients)
+        dot, length = float(expected @ found), float(found.norm())
+        ratios.append(dot / norm**2 if norm else math.nan)
+        cosines.append(dot / (norm * length) if norm and length else math.nan)
+    return ratios, cosines
+
+
+def _flat(gradients: Gradients) -> Tensor:
+    return torch.cat([gradients[name].double().flatten() for name in sorted(gradients)])

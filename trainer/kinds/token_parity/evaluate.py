@@ -1,0 +1,62 @@
+"""Loss per token and token accuracy over a set of sequences, each counted once at any number of ranks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.common.distributed import Group
+from trainer.common.normalisation import EmptyWindowError
+from trainer.kinds.token_parity.batches import IGNORED, make_batch
+from trainer.kinds.token_parity.corpus import Sequence4
+
+BATCH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Sums over ranks divided by the summed count, in float64; never a mean of rank means."""
+
+    loss_per_token: float
+    """Nats."""
+    token_accuracy: float
+    """Share of tokens, not of sequences."""
+    tokens: int
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return asdict(self)
+
+
+def evaluate(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> Evaluation:
+    """Evaluate `model` (not its DDP wrapper) on `sequences`. Collective; training mode is put back afterwards.
+
+    Draws nothing and writes no buffer, so training goes on as if it had not happened. Raises EmptyWindowError.
+    """
+    training = model.training
+    model.eval()
+    try:
+        loss, right, tokens = _local_sums(group, model, sequences[group.rank :: group.world_size])
+    finally:
+        model.train(training)
+    total = group.sum_floats([loss], "evaluation loss")[0]
+    all_right, all_tokens = group.sum_integers([right, tokens], "evaluation counts")
+    if all_tokens <= 0:
+        raise EmptyWindowError(f"nothing to evaluate: {len(sequences)} sequences with {all_tokens} tokens")
+    return Evaluation(loss_per_token=total / all_tokens, token_accuracy=all_right / all_tokens, tokens=all_tokens)
+
+
+def _local_sums(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> tuple[float, int, int]:
+    loss, right, tokens = 0.0, 0, 0
+    for start in range(0, len(sequences), BATCH):
+        batch = make_batch(sequences[start : start + BATCH], group.device)
+        with torch.no_grad():
+            logits = model(batch.inputs).flatten(0, 1)
+        targets = batch.targets.flatten()
+        losses = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+        loss += float(losses.double().sum().item())
+        right += int((logits.argmax(1) == targets).sum().item())
+        tokens += batch.tokens
+    return loss, right, tokens
