@@ -1,6 +1,7 @@
 """The registry of kinds: one folder under `trainer/kinds` each, found by its `params` module.
 
-`trainer/kinds/<package>/params.py` defines `KIND: KindSpec`. It must not import torch: web and worker read it.
+`trainer/kinds/<package>/params.py` defines `KIND: KindSpec`. It must not import torch: web and worker read it. A kind
+that lives in a distribution of its own names its `KindSpec` as an entry point of the group `ddp_audit.kinds`.
 """
 
 import importlib
@@ -8,6 +9,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -16,6 +18,7 @@ import trainer.kinds
 from trainer.contract.params import CommonParams, FieldProblem, ParamsRefused, PreflightContext
 
 DEFAULT_PRESET = "quick"
+ENTRY_POINTS = "ddp_audit.kinds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,9 @@ def kinds() -> Mapping[str, KindSpec]:
         if module.ispkg:
             spec: KindSpec = importlib.import_module(f"trainer.kinds.{module.name}.params").KIND
             found[spec.name] = spec
+    for point in entry_points(group=ENTRY_POINTS):
+        spec = point.load()
+        found[spec.name] = spec
     return dict(sorted(found.items()))
 
 

@@ -1,0 +1,97 @@
+"""Processes by pid and start time: none is mistaken for another, none that carries a marker is missed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from worker import processes
+from worker.processes import Identity
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*argv: str, **environment: str) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(argv, env={**os.environ, **environment}, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def identity(process: "subprocess.Popen[bytes]") -> Identity:
+    found = Identity.of(process.pid)
+    assert found is not None
+    return found
+
+
+def test_zombie_counts_as_gone(start: Start) -> None:
+    process = start("sleep", "60")
+    this = identity(process)
+    assert this.alive
+    process.kill()
+    time.sleep(0.2)
+    assert this.stat() is not None
+    assert not this.alive
+    assert processes.exit_of(this.stat().wait_status) == (None, 9)  # type: ignore[union-attr]
+
+
+def test_reused_pid_is_another_process(start: Start) -> None:
+    process = start("sleep", "60")
+    this = identity(process)
+    for other in (replace(this, start=this.start - 1), replace(this, boot="before the reboot")):
+        assert not other.alive
+        assert not other.send(signal.SIGKILL)
+    time.sleep(0.1)
+    assert process.poll() is None
+    assert this.send(signal.SIGKILL)
+    assert process.wait(5) == -9
+
+
+def test_marker_must_match_exactly(start: Start) -> None:
+    mine = start("sleep", "60", DDP_AUDIT_MARKER="db:1:train:1")
+    start("sleep", "60", DDP_AUDIT_MARKER="db:1:train:11")
+    start("sleep", "60", NOT_DDP_AUDIT_MARKER="DDP_AUDIT_MARKER=db:1:train:1")
+    time.sleep(0.2)
+    assert [item.pid for item in processes.marked("db:1:train:1")] == [mine.pid]
+    assert processes.environment_of(mine.pid)["DDP_AUDIT_MARKER"] == "db:1:train:1"
+
+
+def test_stopped_process_dies_of_kill(start: Start) -> None:
+    process = start("sleep", "60")
+    os.kill(process.pid, signal.SIGSTOP)
+    assert processes.kill_all([identity(process)]) == 1
+    assert process.wait(5) == -9
+
+
+def test_descendants_in_own_sessions_found(start: Start) -> None:
+    code = "import subprocess,time;subprocess.Popen(['sleep','60'],start_new_session=True);time.sleep(60)"
+    process = start(sys.executable, "-c", code)
+    deadline = time.monotonic() + 10
+    while len(processes.children(process.pid)) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = processes.children(process.pid)
+    assert len(found) == 1
+    assert os.getsid(found[0].pid) != os.getsid(process.pid)
+    os.kill(found[0].pid, signal.SIGKILL)
+
+
+def test_descriptor_of_dead_process_is_none(start: Start) -> None:
+    process = start("sleep", "60")
+    this = identity(process)
+    process.kill()
+    process.wait()
+    assert this.open() is None
+    assert processes.stat(process.pid) is None

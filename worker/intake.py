@@ -1,0 +1,221 @@
+"""Brings rank files into the database: events, metric points, rank and stage rows and the byte offset in one commit."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Engine, insert, update
+from sqlmodel import Session, col, select
+
+from app.db import read_session, write_session
+from app.runs.metrics import pack
+from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
+from trainer.contract.paths import AttemptPaths
+from worker.lines import Heard, Points
+from worker.tail import Cursor, Reading, Tails
+
+CHUNK_POINTS: Final = 512
+"""A series' newest chunk grows to this many points before the next one begins."""
+
+
+class LeaseLost(RuntimeError):
+    """Another worker answers for the run by now; nothing was written."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenChunk:
+    """Newest chunk of a series, still growing."""
+
+    first_event_id: int
+    steps: list[float]
+    values: list[float]
+
+
+class Intake:
+    """Reads the files of one attempt. Every call of `pull` stores what has been written since."""
+
+    def __init__(
+        self, engine: Engine, *, run_id: int, worker_id: str, stage: str, attempt: int, paths: AttemptPaths
+    ) -> None:
+        self._engine, self._run_id, self._worker_id = engine, run_id, worker_id
+        self._stage, self._attempt, self._paths = stage, attempt, paths
+        self._tails = Tails(paths)
+        self._open: dict[tuple[int, str], OpenChunk] = {}
+        self._load()
+
+    @property
+    def ranks(self) -> dict[int, Heard]:
+        """What each rank that has a file has told so far."""
+        return {rank: cursor.heard for rank, cursor in sorted(self._tails.cursors.items())}
+
+    def pull(self, *, final: bool = False) -> bool:
+        """Store a bounded amount of new lines and return whether there may be more.
+
+        With `final` (the attempt has ended) a torn tail is kept aside as malformed.
+        Raises LeaseLost, and sqlalchemy.exc.OperationalError when the database is locked or full; then nothing changed.
+        """
+        readings = self._tails.read(final=final)
+        if not readings:
+            return False
+        with write_session(self._engine) as session:
+            grown = self._store(session, readings)
+        self._open.update(grown)
+        for key in [key for key, chunk in self._open.items() if len(chunk.steps) >= CHUNK_POINTS]:
+            del self._open[key]
+        self._tails.accept(readings)
+        return True
+
+    def _load(self) -> None:
+        with read_session(self._engine) as session:
+            query = select(RankRow).where(
+                RankRow.run_id == self._run_id, RankRow.stage == self._stage, RankRow.attempt == self._attempt
+            )
+            for row in session.exec(query):
+                self._tails.cursors[row.rank] = Cursor(
+                    rank=row.rank,
+                    path=self._paths.events(row.rank),
+                    offset=row.offset,
+                    events=row.events,
+                    malformed=row.malformed,
+                    stored=True,
+                    heard=_heard_of(row),
+                )
+
+    def _store(self, session: Session, readings: list[Reading]) -> dict[tuple[int, str], OpenChunk]:
+        owner = select(Run.next_event_id, Run.worker_id).where(Run.id == self._run_id)
+        found = session.exec(owner).one_or_none()
+        if found is None or found[1] != self._worker_id:
+            raise LeaseLost(f"run {self._run_id} is no longer this worker's")
+        next_id = found[0]
+        grown: dict[tuple[int, str], OpenChunk] = {}
+        for reading in readings:
+            self._store_events(session, reading, next_id)
+            grown |= self._store_metrics(session, reading, next_id)
+            self._store_malformed(session, reading)
+            self._store_rank(session, reading.after)
+            next_id += len(reading.batch.events)
+        session.execute(update(Run).where(col(Run.id) == self._run_id).values(next_event_id=next_id))
+        self._store_progress(session, readings)
+        return grown
+
+    def _store_events(self, session: Session, reading: Reading, next_id: int) -> None:
+        run_id, stage, attempt, rank = self._run_id, self._stage, self._attempt, reading.cursor.rank
+        rows = [
+            (run_id, number, stage, attempt, rank, event_type, line)
+            for number, (event_type, line) in enumerate(reading.batch.events, next_id)
+        ]
+        _insert_many(session, RunEvent, ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows)
+
+    def _store_metrics(self, session: Session, reading: Reading, next_id: int) -> dict[tuple[int, str], OpenChunk]:
+        grown: dict[tuple[int, str], OpenChunk] = {}
+        new, rank = [], reading.cursor.rank
+        for key, points in reading.batch.metrics.items():
+            chunk = self._open.get((rank, key))
+            if chunk is None or len(chunk.steps) + len(points.steps) > CHUNK_POINTS:
+                chunk = OpenChunk(first_event_id=next_id + points.first, steps=points.steps, values=points.values)
+                new.append(self._chunk_row(rank, key, chunk))
+            else:
+                chunk = _extended(chunk, points)
+                self._rewrite(session, key, chunk)
+            grown[rank, key] = chunk
+        columns = ("run_id", "first_event_id", "key", "rank", "stage", "attempt", "count", "steps", "points")
+        _insert_many(session, MetricChunk, columns, new)
+        return grown
+
+    def _chunk_row(self, rank: int, key: str, chunk: OpenChunk) -> tuple[Any, ...]:
+        place = (self._run_id, chunk.first_event_id, key, rank, self._stage, self._attempt)
+        return (*place, len(chunk.steps), pack(chunk.steps), pack(chunk.values))
+
+    def _rewrite(self, session: Session, key: str, chunk: OpenChunk) -> None:
+        session.execute(
+            update(MetricChunk)
+            .where(
+                col(MetricChunk.run_id) == self._run_id,
+                col(MetricChunk.first_event_id) == chunk.first_event_id,
+                col(MetricChunk.key) == key,
+            )
+            .values(count=len(chunk.steps), steps=pack(chunk.steps), points=pack(chunk.values))
+        )
+
+    def _store_malformed(self, session: Session, reading: Reading) -> None:
+        place = (self._run_id, self._stage, self._attempt, reading.cursor.rank)
+        rows = [(*place, *aside) for aside in reading.batch.malformed]
+        _insert_many(session, MalformedLine, ("run_id", "stage", "attempt", "rank", "offset", "text", "why"), rows)
+
+    def _store_rank(self, session: Session, cursor: Cursor) -> None:
+        place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
+        values = _row_values(cursor)
+        if not cursor.stored:
+            session.execute(insert(RankRow).values(**place, node="", local_rank=cursor.rank, **values))
+            cursor.stored = True
+            return
+        matches = [getattr(RankRow, name) == value for name, value in place.items()]
+        session.execute(update(RankRow).where(*matches).values(**values))
+
+    def _store_progress(self, session: Session, readings: list[Reading]) -> None:
+        told = [reading.after for reading in readings if reading.after.heard.progress is not None]
+        if not told:
+            return
+        progress = min(told, key=lambda cursor: cursor.rank).heard.progress
+        if progress is None:
+            return
+        done, total, unit = progress
+        session.execute(
+            update(StageAttempt)
+            .where(
+                col(StageAttempt.run_id) == self._run_id,
+                col(StageAttempt.stage) == self._stage,
+                col(StageAttempt.attempt) == self._attempt,
+            )
+            .values(done=done, total=total, unit=unit)
+        )
+
+
+def _extended(chunk: OpenChunk, points: Points) -> OpenChunk:
+    # A copy: the transaction may still fail, and the chunk in memory must be as the database has it.
+    return replace(chunk, steps=chunk.steps + points.steps, values=chunk.values + points.values)
+
+
+def _row_values(cursor: Cursor) -> dict[str, Any]:
+    heard = cursor.heard
+    return {
+        "pid": heard.pid,
+        "host": heard.host,
+        "device": heard.device,
+        "phase": heard.phase,
+        "step": heard.step,
+        "last_seen": datetime.fromtimestamp(heard.newest, UTC) if heard.newest else None,
+        "stalled": False,
+        "offset": cursor.offset,
+        "events": cursor.events,
+        "malformed": cursor.malformed,
+    }
+
+
+def _heard_of(row: RankRow) -> Heard:
+    newest = row.last_seen.timestamp() if row.last_seen else 0.0
+    return Heard(
+        started=row.pid is not None,
+        started_at=newest if row.pid is not None else None,
+        pid=row.pid,
+        host=row.host,
+        device=row.device,
+        phase=row.phase,
+        step=row.step,
+        ended=row.phase == "end",
+        newest=newest,
+    )
+
+
+def _insert_many(session: Session, model: Any, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    if not rows:
+        return
+    connection = session.connection()
+    if connection.dialect.name == "sqlite":
+        # Straight to the driver: building a dictionary per row and compiling it costs more than the insert itself.
+        names = ", ".join(f'"{column}"' for column in columns)
+        marks = ", ".join("?" * len(columns))
+        statement = f'INSERT INTO "{model.__tablename__}" ({names}) VALUES ({marks})'  # noqa: S608  # names of ours
+        connection.exec_driver_sql(statement, rows)
+    else:
+        session.execute(insert(model), [dict(zip(columns, row, strict=True)) for row in rows])

@@ -1,0 +1,117 @@
+"""What will be started for one attempt of one stage: argv, environment, folder. Pure, and printable as a command."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import trainer
+from app.runs.models import Run
+from app.settings import Settings
+from trainer.contract.kinds import StagePlan
+from trainer.contract.paths import AttemptPaths, RunPaths
+from worker.processes import MARKER
+
+CHECKOUT: Final = Path(trainer.__file__).resolve().parent.parent
+SECRETS: Final = ("DDP_AUDIT_TOKEN", "DDP_AUDIT_VIEWER_TOKEN")
+"""Settings of the service that no job may see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlan:
+    """One process group that can be started."""
+
+    run_id: int
+    stage: str
+    attempt: int
+    launcher: str
+    """`python` or `torchrun`."""
+    ranks: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    """What is set beyond the environment of whoever starts it."""
+    cwd: Path
+    paths: AttemptPaths
+    marker: str
+    grace_seconds: float
+    """Between TERM and KILL."""
+
+    def shell(self) -> str:
+        """Return the plan as a command line for a shell."""
+        settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} {shlex.join(self.argv)}"
+
+    def document(self) -> dict[str, Any]:
+        """Return what the shim needs, as `plan.json` carries it."""
+        return {
+            "marker": self.marker,
+            "launcher": self.launcher,
+            "ranks": self.ranks,
+            "argv": list(self.argv),
+            "environment": dict(self.environment),
+            "cwd": str(self.cwd),
+            "grace_seconds": self.grace_seconds,
+        }
+
+
+def run_paths(settings: Settings, run_id: int) -> RunPaths:
+    """Return the paths of one run."""
+    return RunPaths(settings.runs_dir / str(run_id))
+
+
+def marker_of(database_id: str, run_id: int, stage: str, attempt: int) -> str:
+    """Return what every process of the attempt carries in its environment."""
+    return f"{database_id}:{run_id}:{stage}:{attempt}"
+
+
+def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, database_id: str) -> AttemptPlan:
+    """Return the plan of one attempt. Raises ValueError for a stage name that is no plain word."""
+    run_id = int(run.id or 0)
+    paths = run_paths(settings, run_id)
+    marker = marker_of(database_id, run_id, stage.name, attempt)
+    ranks = int(run.params["world_size"]) if stage.launcher == "torchrun" else 1
+    return AttemptPlan(
+        run_id=run_id,
+        stage=stage.name,
+        attempt=attempt,
+        launcher=stage.launcher,
+        ranks=ranks,
+        argv=_argv(run, stage, paths, attempt, ranks),
+        environment=_environment(run, marker),
+        cwd=paths.root,
+        paths=paths.attempt(stage.name, attempt),
+        marker=marker,
+        grace_seconds=settings.stop_grace_seconds,
+    )
+
+
+def _argv(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: int) -> tuple[str, ...]:
+    entry = [
+        *("--run-dir", str(paths.root), "--stage", stage.name, "--attempt", str(attempt)),
+        *("--entry", stage.entry, "--arguments", json.dumps(dict(stage.arguments))),
+    ]
+    if stage.launcher == "python":
+        return (sys.executable, "-m", "trainer.entry", *entry)
+    launch = ["--attempt-dir", str(paths.attempt(stage.name, attempt).root), "--nproc", str(ranks)]
+    if "endpoint" in run.launch:
+        launch += ["--endpoint", str(run.launch["endpoint"])]
+    return (sys.executable, "-m", "trainer.launch", *launch, "--", *entry)
+
+
+def _environment(run: Run, marker: str) -> dict[str, str]:
+    environment = {
+        MARKER: marker,
+        "PYTHONPATH": str(CHECKOUT),
+        # The run's folder is the working folder; nothing in it may pass for a module.
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    if run.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a run on the CPU must not take memory of a GPU it does not hold
+    return environment
