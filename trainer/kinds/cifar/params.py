@@ -21,7 +21,7 @@ class CifarParams(CommonParams):
     mode: Literal["every", "no_sync", "both"] = Field(
         "both",
         title="Mode",
-        description="every: synchronise each micro-batch. no_sync: only the last of a window. both: one, then the other.",
+        description="every: synchronise each micro-batch. no_sync: only the last of a window. both: in turn.",
     )
     data: Annotated[str, Field(json_schema_extra={"pattern": SOURCE_PATTERN})] = Field(
         "synthetic",

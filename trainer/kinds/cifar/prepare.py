@@ -11,7 +11,7 @@ from trainer.kinds.cifar.split import DataCard, PreparedData, SplitName, draw_id
 
 
 def run(context: StageContext) -> None:
-    """Write `work/data`. Raises DataProblem naming the file, PrecisionError for BF16 the device lacks."""
+    """Write `work/data`. Raises DataProblem naming the file, PrecisionRefused for BF16 the device lacks."""
     announce(context.telemetry)
     params: CifarParams = context.params
     if params.precision == "bf16":
@@ -57,6 +57,6 @@ def _parts(pool: Pool) -> list[tuple[SplitName, Part]]:
 def _refuse_missing_bf16(context: StageContext) -> None:
     import torch  # only when BF16 was asked for: the import takes seconds
 
-    from trainer.common.precision import resolve_precision
+    from trainer.kinds.cifar.precision import refuse_missing_bf16
 
-    resolve_precision("bf16", torch.device(context.config.device))
+    refuse_missing_bf16("bf16", torch.device(context.config.device))

@@ -81,8 +81,8 @@ class PreparedData:
         counts: dict[str, list[int]] = {}
         for split in SPLITS:
             images, labels = self.read(split)
-            digest.update(memoryview(images))
-            digest.update(memoryview(labels))
+            digest.update(images.data)
+            digest.update(labels.data)
             counts[split] = np.bincount(labels, minlength=len(classes)).tolist()
         card = DataCard(source=source, classes=classes, counts=counts, digest=digest.hexdigest())
         document = {"source": source, "classes": list(classes), "counts": counts, "digest": card.digest}
