@@ -1,0 +1,72 @@
+"""`/compare`: two to ten runs side by side."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from app.db import read_session
+from app.runs import artifacts
+from app.runs.compare import compare, read_ids
+from app.runs.errors import NotFound, ServiceError
+from app.runs.store import list_runs
+from app.web.pages import rendering
+from app.web.pages.comparing import matrix_pairs, metric_curves, result_curves
+from app.web.pages.markdown import table
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/compare", name="compare_page")
+def show(
+    request: Request,
+    ids: Annotated[str, Query(max_length=400)] = "",
+    run: Annotated[list[str] | None, Query(max_length=50)] = None,
+) -> Response:
+    """Show the comparison; without runs, or with a mistake in them, the form to choose them."""
+    wanted = ids or ",".join(run or [])
+    problem = ""
+    if wanted:
+        try:
+            return rendering.page(request, "pages/compare/show.html", **_context(request, read_ids(wanted)))
+        except ServiceError as refusal:
+            problem = refusal.detail
+    with read_session(request.app.state.engine) as session:
+        newest = list_runs(session, limit=30).items
+    status = 422 if problem else 200
+    return rendering.page(
+        request, "pages/compare/choose.html", status, nav="compare", runs=newest, wanted=wanted, problem=problem
+    )
+
+
+def _context(request: Request, ids: list[int]) -> dict[str, Any]:
+    runs_dir = request.app.state.settings.runs_dir
+    with read_session(request.app.state.engine) as session:
+        document = compare(session, runs_dir, ids)
+    results = [_result(runs_dir, run_id) for run_id in ids]
+    return {
+        "nav": "compare",
+        "compared": document,
+        "differing": [row for row in document["params"] if row["differs"]],
+        "equal": [row for row in document["params"] if not row["differs"]],
+        "curves": result_curves(ids, results) + metric_curves(document["metrics"]),
+        "pairs": matrix_pairs(results),
+        "markdown": _markdown(document),
+    }
+
+
+def _result(runs_dir: Any, run_id: int) -> dict[str, Any]:
+    try:
+        return artifacts.result(runs_dir, run_id)
+    except NotFound:
+        return {}
+
+
+def _markdown(document: dict[str, Any]) -> str:
+    heads = [f"run {run['id']}" for run in document["runs"]]
+    rows: list[list[Any]] = [["verdict", *(run["verdict"] or run["state"] for run in document["runs"])]]
+    rows += [[row["name"], *row["values"]] for row in document["params"] if row["differs"]]
+    rows += [[row["name"], *(check and check["measured"] for check in row["values"])] for row in document["checks"]]
+    flat = [row for row in document["summary"] if not any(isinstance(value, list) for value in row["values"])]
+    rows += [[row["name"], *row["values"]] for row in flat]
+    return table(["", *heads], rows) + "\n"

@@ -1,0 +1,84 @@
+"""`/explain`: the worked example, with numbers the reader can change; it computes here too, without JavaScript."""
+
+from fractions import Fraction
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from app.runs.requests import RunRequest
+from app.web.pages import rendering
+from app.web.pages.arithmetic import Cell, EmptyWindow, both_means
+from app.web.pages.run import see, service
+
+router = APIRouter(include_in_schema=False)
+RANKS: Final = 2
+MICRO_BATCHES: Final = 2
+START: Final = (((6, "6"), (6, "6")), ((18, "54"), (18, "54")))
+"""[rank][micro-batch] (tokens, loss sum): counts 12 and 36, sums 12 and 108."""
+MOST: Final = 1_000_000
+
+
+class Unreadable(ValueError):
+    """A typed number cannot be used; the text names its field."""
+
+
+def read_window(values: Any) -> list[list[tuple[str, str]]]:
+    """Return the typed text of every field, the example's own where nothing was typed."""
+    return [
+        [
+            (values.get(f"n{rank}{batch}", str(tokens)), values.get(f"s{rank}{batch}", total))
+            for batch, (tokens, total) in enumerate(row)
+        ]
+        for rank, row in enumerate(START)
+    ]
+
+
+def cells(typed: list[list[tuple[str, str]]]) -> list[list[Cell]]:
+    """Return typed text as numbers. Raises Unreadable naming the field."""
+    return [
+        [_cell(f"rank {rank}, micro-batch {batch}", *pair) for batch, pair in enumerate(row)]
+        for rank, row in enumerate(typed)
+    ]
+
+
+def _cell(place: str, tokens: str, total: str) -> Cell:
+    if not (tokens.strip().isascii() and tokens.strip().isdigit() and len(tokens) < 10 and int(tokens) <= MOST):
+        raise Unreadable(f"{place}: tokens must be a whole number from 0 to {MOST:,}, given {tokens[:20]!r}")
+    try:
+        value = Fraction(total.strip()) if len(total) < 30 and "e" not in total.lower() else None
+    except (ValueError, ZeroDivisionError):
+        value = None
+    if value is None or abs(value) > MOST:
+        raise Unreadable(f"{place}: the loss sum must be a number up to {MOST:,}, given {total[:20]!r}")
+    if value and not int(tokens):
+        raise Unreadable(f"{place}: 0 tokens cannot have a loss sum of {total}; it must be 0")
+    return Cell(tokens=int(tokens), total=value)
+
+
+@router.get("/explain", name="explain_page")
+def show(request: Request) -> Response:
+    """Show the example; what was typed comes along in the address."""
+    typed = read_window(request.query_params)
+    means, problem = None, ""
+    try:
+        means = both_means(cells(typed))
+    except (Unreadable, EmptyWindow) as error:
+        problem = str(error)
+    return rendering.page(
+        request,
+        "pages/explain/show.html",
+        nav="explain",
+        typed=typed,
+        means=means,
+        problem=problem,
+        guess=request.query_params,
+        answered="guess_right" in request.query_params,
+    )
+
+
+@router.post("/explain/run", name="explain_run")
+def start(request: Request) -> Response:
+    """Start the run that measures the same thing with a real two-rank job."""
+    wanted = RunRequest(kind="token-parity", preset="exercise")
+    return see(request, "run_page", run_id=service(request).submit(wanted, actor=rendering.actor(request)))

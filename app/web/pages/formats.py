@@ -1,0 +1,94 @@
+"""How pages write numbers, shares, durations and sizes; pure functions used as template filters."""
+
+import math
+from datetime import datetime
+from typing import Any, Final
+
+NON_FINITE: Final = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "−∞"}
+NOTHING: Final = "–"
+
+
+def number(value: Any) -> str:
+    """Return a number for people: whole ones with thousands separators, others with five significant digits.
+
+    The names of non-finite numbers show as themselves, None as a dash, anything else as text.
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return NON_FINITE.get(value, value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return _decimal(value)
+    return str(value)
+
+
+def _decimal(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e-3 and abs(value) < 1e6:
+        text = f"{value:,.5g}" if abs(value) < 1e5 else f"{value:,.0f}"
+        return text if "e" not in text else f"{value:,.0f}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def percent(value: Any) -> str:
+    """Return a share of one as per cent with one decimal."""
+    return NOTHING if not isinstance(value, int | float) else f"{100 * value:.1f} %"
+
+
+def size(value: Any) -> str:
+    """Return bytes with a binary unit."""
+    if not isinstance(value, int | float):
+        return NOTHING
+    amount, units = float(value), ["B", "KiB", "MiB", "GiB", "TiB"]
+    for unit in units:
+        if abs(amount) < 1024 or unit == units[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return NOTHING
+
+
+def moment(value: Any) -> datetime | None:
+    """Return an aware datetime from RFC 3339 text; None stays None."""
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(str(value))
+
+
+def utc(value: Any) -> str:
+    """Return a time in UTC, readable without JavaScript; the browser rewrites it in the viewer's zone."""
+    at = moment(value)
+    return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(start: Any, end: Any) -> str:
+    """Return the time between two moments, such as `1 h 03 min` or `12.4 s`."""
+    first, last = moment(start), moment(end)
+    if first is None or last is None:
+        return NOTHING
+    return seconds((last - first).total_seconds())
+
+
+def seconds(value: Any) -> str:
+    """Return a length of time given in seconds."""
+    if not isinstance(value, int | float):
+        return NOTHING
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def words(value: Any) -> str:
+    """Return an identifier such as `rank_signal` as words."""
+    return str(value).replace("_", " ")

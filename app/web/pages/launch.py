@@ -1,0 +1,93 @@
+"""`/launch`: the form to start a run, built from the kind's schema; presets first, every parameter under a fold."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+from starlette.datastructures import FormData
+
+from app.runs.catalogue import kind_documents
+from app.runs.errors import Refused
+from app.runs.requests import RunRequest
+from app.web.pages import rendering
+from app.web.pages.forms import form_fields, typed
+from app.web.pages.run import see, service
+
+router = APIRouter(include_in_schema=False)
+FIRST_KIND: Final = "token-parity"
+PARAM: Final = "param."
+"""Prefix of parameter fields, so that a parameter called `name` or `tags` cannot collide."""
+
+
+def _kind(name: str) -> dict[str, Any]:
+    documents = {document["name"]: document for document in kind_documents()}
+    return documents.get(name) or documents.get(FIRST_KIND) or next(iter(documents.values()))
+
+
+def _context(
+    kind: Mapping[str, Any], preset: str, entered: Mapping[str, str], errors: dict[str, str]
+) -> dict[str, Any]:
+    chosen = preset if preset in kind["presets"] else next(iter(kind["presets"]))
+    params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
+    fields = form_fields(kind["schema"], kind["presets"][chosen], params, errors)
+    known = {field.name for field in fields} | {"name", "tags"}
+    return {
+        "nav": "launch",
+        "kinds": kind_documents(),
+        "kind": kind,
+        "preset": chosen,
+        "fields": fields,
+        "entered": entered,
+        "errors": errors,
+        "other_errors": {name: text for name, text in errors.items() if name not in known},
+        "open": any(params.values()) or any(field.error for field in fields),
+    }
+
+
+@router.get("/launch", name="launch_page")
+def show(
+    request: Request,
+    kind: Annotated[str, Query(max_length=64)] = FIRST_KIND,
+    preset: Annotated[str, Query(max_length=64)] = "quick",
+) -> Response:
+    """Show the form of one kind and preset; values already typed come along in the address."""
+    entered = {name: text for name, text in request.query_params.items() if name not in ("kind", "preset")}
+    return rendering.page(request, "pages/launch/show.html", **_context(_kind(kind), preset, entered, {}))
+
+
+@router.post("/launch", name="launch")
+async def launch(request: Request) -> Response:
+    """Start the run, or show the form again with each error beside its field and everything typed kept."""
+    async with request.form(max_files=0, max_fields=200) as form:
+        entered = _texts(form)
+    return await _launch(request, entered)
+
+
+def _texts(form: FormData) -> dict[str, str]:
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _launch(request: Request, entered: dict[str, str]) -> Response:
+    from anyio import to_thread
+
+    kind = _kind(entered.get("kind", ""))
+    params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
+    try:
+        wanted = RunRequest(
+            kind=entered.get("kind") or kind["name"],
+            preset=entered.get("preset") or None,
+            params=typed(kind["schema"], params),
+            name=entered.get("name", ""),
+            tags=[tag for tag in (part.strip() for part in entered.get("tags", "").split(",")) if tag],
+        )
+        run_id = await to_thread.run_sync(lambda: service(request).submit(wanted, actor=rendering.actor(request)))
+    except ValidationError as error:
+        errors = {str(item["loc"][0]): str(item["msg"]).removeprefix("Value error, ") for item in error.errors()}
+    except Refused as refusal:
+        errors = {item.field: item.message for item in refusal.errors} or {"": refusal.detail}
+    else:
+        return see(request, "run_page", run_id=run_id)
+    context = _context(kind, entered.get("preset", ""), entered, errors)
+    return rendering.page(request, "pages/launch/show.html", 422, **context)

@@ -1,0 +1,201 @@
+"""The log of a run as its page shows it: timed messages, and captured output read from byte offsets.
+
+A place in the log is a `LogCursor`: the newest event and, per attempt, the bytes of every output file already shown. A
+page that was rendered at a cursor and a stream that starts there show every line once.
+"""
+
+import base64
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from app.runs.logs import STREAMS, LogFile
+from trainer.contract.paths import RunPaths
+
+TAIL_BYTES: Final = 24_000
+"""Shown of each file when the page is rendered."""
+STEP_BYTES: Final = 64_000
+"""Sent of each file in one message of the live stream."""
+BEHIND_BYTES: Final = 1_000_000
+"""A file further ahead than this is skipped to its end, and the log says so."""
+MOST_LINES: Final = 400
+LINE_CHARACTERS: Final = 4_000
+FILE_NAME: Final = re.compile(r"^rank(\d{1,6})\.(stdout|stderr)$")
+TEXT_EVENTS: Final = frozenset({"start", "message", "error", "checkpoint", "phase", "end"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line of the log."""
+
+    source: str
+    text: str
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    """What the reader wants to see; empty means everything."""
+
+    stage: str = ""
+    rank: int | None = None
+    stream: str = ""
+    """`messages`, `stdout`, `stderr`, or empty."""
+
+    def wants(self, stage: str, rank: int, stream: str) -> bool:
+        """Return whether a line from there is shown."""
+        return self.stage in ("", stage) and (self.rank is None or self.rank == rank) and (self.stream in ("", stream))
+
+
+@dataclass(slots=True, kw_only=True)
+class LogCursor:
+    """How far a reader has come."""
+
+    event: int = 0
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    """`<stage>/<attempt>` -> `<rank><o or e>` -> byte."""
+
+    def encode(self) -> str:
+        """Return the cursor as one opaque word."""
+        plain = json.dumps([self.event, self.offsets], separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(zlib.compress(plain, 6)).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> "LogCursor":
+        """Invert `encode`. Raises ValueError for anything else."""
+        try:
+            packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            inflater = zlib.decompressobj()
+            event, offsets = json.loads(inflater.decompress(packed, 1 << 20))
+            checked = {str(key): {str(name): int(at) for name, at in row.items()} for key, row in offsets.items()}
+            return cls(event=int(event), offsets=checked)
+        except (ValueError, TypeError, AttributeError, zlib.error) as error:
+            raise ValueError(f"not a cursor of this page: {text[:40]!r}") from error
+
+    def at(self, log: LogFile) -> int:
+        """Return the next byte to read of a file."""
+        return self.offsets.get(f"{log.stage}/{log.attempt}", {}).get(f"{log.rank}{log.stream[3]}", 0)
+
+    def move(self, log: LogFile, offset: int) -> None:
+        """Note that everything before `offset` was shown."""
+        self.offsets.setdefault(f"{log.stage}/{log.attempt}", {})[f"{log.rank}{log.stream[3]}"] = offset
+
+
+def log_files(root: Path, stages: Sequence[Mapping[str, Any]], wanted: LogFilter) -> Iterator[LogFile]:
+    """Yield the output files there are, by stage, attempt, rank and stream."""
+    if wanted.stream == "messages":
+        return
+    paths = RunPaths(root)
+    for stage in stages:
+        if stage["attempt"] < 1 or wanted.stage not in ("", stage["name"]):
+            continue
+        attempt = paths.attempt(stage["name"], stage["attempt"])
+        folder = attempt.log(0, STREAMS[0]).parent
+        names = (FILE_NAME.match(path.name) for path in (folder.iterdir() if folder.is_dir() else ()))
+        for rank, stream in sorted((int(match[1]), match[2]) for match in names if match):
+            if wanted.wants(stage["name"], rank, stream):
+                yield LogFile(
+                    path=attempt.log(rank, stream),
+                    stage=stage["name"],
+                    attempt=stage["attempt"],
+                    rank=rank,
+                    stream="stdout" if stream == "stdout" else "stderr",
+                    ended=stage["finished_at"] is not None,
+                )
+
+
+def tail(log: LogFile, cursor: LogCursor) -> list[LogLine]:
+    """Return the last lines of a file and move the cursor behind them."""
+    data, start, size = _read(log, None, TAIL_BYTES)
+    cut = data.find(b"\n") + 1 if start > 0 else 0  # the first line is most likely cut
+    return _take(log, cursor, data[cut:], start + cut, size, skipped=start)
+
+
+def more(log: LogFile, cursor: LogCursor) -> list[LogLine]:
+    """Return the lines of a file after the cursor, a bounded number of bytes, and move the cursor behind them."""
+    offset = cursor.at(log)
+    data, start, size = _read(log, offset, STEP_BYTES)
+    if size - offset <= BEHIND_BYTES:
+        return _take(log, cursor, data, start, size)
+    data, start, size = _read(log, None, TAIL_BYTES)
+    cut = data.find(b"\n") + 1
+    return _take(log, cursor, data[cut:], start + cut, size, skipped=start + cut - offset)
+
+
+def _read(log: LogFile, offset: int | None, limit: int) -> tuple[bytes, int, int]:
+    """Return (bytes, where they start, size of the file); without an offset the last `limit` bytes."""
+    try:
+        with log.path.open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            start = max(0, size - limit) if offset is None else min(offset, size)
+            handle.seek(start)
+            return handle.read(limit), start, size
+    except OSError:  # not there yet, or removed with its run a moment ago
+        return b"", offset or 0, offset or 0
+
+
+def _take(log: LogFile, cursor: LogCursor, data: bytes, start: int, size: int, *, skipped: int = 0) -> list[LogLine]:
+    """Cut `data`, which starts at byte `start`, into whole lines; an unfinished last one stays for the next reading."""
+    source = f"{log.stage}/{log.rank} {log.stream}"
+    whole, newline, rest = data.rpartition(b"\n")
+    complete = log.ended and start + len(data) >= size
+    if rest and (complete or len(rest) > LINE_CHARACTERS):
+        whole, newline, rest = data, b"\n", b""
+    cursor.move(log, start + len(data) - len(rest))
+    if not newline:
+        return []
+    lines = []
+    if skipped > 0:
+        note = f"{skipped:,} bytes before this line are not shown; download the whole file above"
+        lines.append(LogLine(source=source, text=note, css="sys"))
+    css = "err" if log.stream == "stderr" else ""
+    texts = whole.decode(errors="replace").removesuffix("\n").split("\n")
+    return lines + [LogLine(source=source, text=shown(text), css=css) for text in texts]
+
+
+def shown(line: str) -> str:
+    """Return a line as the page shows it: what a progress bar overwrote left out, over-long lines cut and marked."""
+    text = line.rstrip("\r").rsplit("\r", 1)[-1]
+    return text if len(text) <= LINE_CHARACTERS else f"{text[:LINE_CHARACTERS]} … ({len(text):,} characters)"
+
+
+def event_line(event: Mapping[str, Any]) -> LogLine | None:
+    """Return an event as a line of the log; None for events that are numbers (metrics, progress, sync)."""
+    kind = event["type"]
+    if kind not in TEXT_EVENTS:
+        return None
+    text = _event_text(kind, event)
+    css = {"error": "err", "message": _level(event), "phase": "sys", "start": "sys", "end": "sys"}.get(kind, "")
+    return LogLine(source=f"{event['stage']}/{event['rank']} {_clock(event)}", text=shown(text), css=css)
+
+
+def _event_text(kind: str, event: Mapping[str, Any]) -> str:
+    match kind:
+        case "start":
+            return f"started, pid {event.get('pid')} on {event.get('device')}, {event.get('backend')}"
+        case "error":
+            return f"{event.get('error')}: {event.get('text')}"
+        case "checkpoint":
+            return f"checkpoint at step {event.get('step')}: {event.get('path')}"
+        case "phase":
+            return f"phase {event.get('phase')}, step {event.get('step')}"
+        case "end":
+            return "ended"
+    return str(event.get("text", ""))
+
+
+def _level(event: Mapping[str, Any]) -> str:
+    level = str(event.get("level", ""))
+    return "err" if level in ("error", "critical") else "warn" if level == "warning" else ""
+
+
+def _clock(event: Mapping[str, Any]) -> str:
+    at = event.get("t")
+    if not isinstance(at, int | float):
+        return ""
+    return f"{int(at // 3600) % 24:02d}:{int(at // 60) % 60:02d}:{at % 60:06.3f}Z"

@@ -1,0 +1,93 @@
+"""Rendering of pages and fragments: one Jinja2 environment, and links that hold behind a path prefix."""
+
+import hashlib
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from app.settings import CHECKOUT
+from app.web.pages import formats
+from app.web.pages.panels import margin
+
+STATIC: Final = Path(__file__).resolve().parents[2] / "static"
+OPERATOR: Final = "operator"
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment; every value is escaped unless a template is its author."""
+    made = Environment(
+        loader=FileSystemLoader(CHECKOUT / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("number", "percent", "size", "utc", "duration", "seconds", "words"):
+        made.filters[name] = getattr(formats, name)
+    made.filters["margin"] = margin
+    return made
+
+
+def prefix(request: Request) -> str:
+    """Return the path prefix a reverse proxy put before the service, without a slash at its end."""
+    return str(request.scope.get("root_path") or "").rstrip("/")
+
+
+def path(request: Request, route: str, **params: Any) -> str:
+    """Return the path of a named route below the prefix: no host, so that any proxy may stand before it."""
+    return f"{prefix(request)}{request.app.url_path_for(route, **params)}"
+
+
+def api(request: Request, suffix: str) -> str:
+    """Return a path of the REST API below the prefix."""
+    return f"{prefix(request)}/api/v1{suffix}"
+
+
+def static(request: Request, name: str) -> str:
+    """Return the path of a static file; its digest makes a changed file a new address."""
+    return f"{prefix(request)}/static/{name}?v={_digest(name)}"
+
+
+@cache
+def _digest(name: str) -> str:
+    try:
+        return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:10]
+    except FileNotFoundError:  # browser files not set up yet: the page still works without them
+        return "0"
+
+
+def role(request: Request) -> str:
+    """Return who asks: `operator` or `viewer`; without tokens everybody is the operator."""
+    return str(getattr(request.state, "role", None) or OPERATOR)
+
+
+def actor(request: Request) -> str:
+    """Return the name under which a verb of this request is recorded."""
+    return str(getattr(request.state, "actor", None) or "page")
+
+
+def _context(request: Request) -> dict[str, Any]:
+    return {
+        "path": partial(path, request),
+        "api": partial(api, request),
+        "static": partial(static, request),
+        "role": role(request),
+        "can_write": role(request) == OPERATOR,
+        "signed_in": bool(getattr(request.state, "signed_in", False)),
+        "nav": "",
+    }
+
+
+def fragment(request: Request, template: str, **context: Any) -> str:
+    """Return a rendered template as text."""
+    return environment().get_template(template).render(_context(request) | context)
+
+
+def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a rendered template as a response that is never cached: pages show live state."""
+    return HTMLResponse(fragment(request, template, **context), status, {"Cache-Control": "no-store"})

@@ -1,0 +1,96 @@
+"""`/runs/{id}`: the page of one run, and what its buttons do."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
+
+from app.db import read_session
+from app.runs.artifacts import artifacts
+from app.runs.removal import delete_run
+from app.runs.service import Service
+from app.runs.store import get_run_document
+from app.web.pages import rendering
+from app.web.pages.loglines import LogFilter, log_files
+from app.web.pages.logtail import LogScope, render_tail
+from app.web.pages.runview import metric_panels, run_context
+
+router = APIRouter(include_in_schema=False)
+
+
+class LogQuery(BaseModel):
+    """Which part of the log a reader sees, and from where on the stream starts."""
+
+    after: str = Field("", max_length=20_000)
+    stage: str = Field("", max_length=64)
+    rank: str = Field("", max_length=9)
+    stream: str = Field("", max_length=9)
+
+    def filter(self) -> LogFilter:
+        """Return it as a filter; a rank that is no number means all, an unknown stream everything."""
+        rank = int(self.rank) if self.rank.isascii() and self.rank.isdigit() and len(self.rank) < 7 else None
+        stream = self.stream if self.stream in ("messages", "stdout", "stderr") else ""
+        return LogFilter(stage=self.stage, rank=rank, stream=stream)
+
+
+@router.get("/runs/{run_id:int}", name="run_page")
+def show(request: Request, run_id: int, query: Annotated[LogQuery, Query()]) -> Response:
+    """Show a run as it stands, at one point of its log; the live stream goes on from exactly there."""
+    settings = request.app.state.settings
+    wanted = query.filter()
+    with read_session(request.app.state.engine) as session:
+        run = get_run_document(session, run_id)
+        root = settings.runs_dir / str(run_id)
+        log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
+        charts = metric_panels(session, run_id)
+    place = query.model_copy(update={"after": log.cursor.encode()})
+    everything = list(log_files(root, run["stages"], LogFilter()))
+    return rendering.page(
+        request,
+        "pages/runs/show.html",
+        **run_context(settings.runs_dir, run),
+        nav="runs",
+        lines=log.lines,
+        log_skipped=f"{log.skipped:,} earlier ones are not shown" if log.skipped else "",
+        log_filter=asdict(wanted),
+        log_stages=list(dict.fromkeys(item["name"] for item in run["stages"])),
+        log_ranks=sorted({item.rank for item in everything} | {item["rank"] for item in run["ranks"]}),
+        log_files=everything[:24],
+        metrics=charts,
+        artifacts=artifacts(settings.runs_dir, run_id)["items"],
+        live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
+    )
+
+
+def service(request: Request) -> Service:
+    """Return the user's verbs."""
+    return Service(engine=request.app.state.engine, settings=request.app.state.settings)
+
+
+def see(request: Request, route: str, **params: Any) -> RedirectResponse:
+    """Answer a form: go and look at a page."""
+    return RedirectResponse(rendering.path(request, route, **params), status_code=303)
+
+
+@router.post("/runs/{run_id:int}/cancel", name="run_cancel")
+def cancel(request: Request, run_id: int) -> Response:
+    """Ask for the end of a run."""
+    service(request).cancel(run_id, actor=rendering.actor(request))
+    return see(request, "run_page", run_id=run_id)
+
+
+@router.post("/runs/{run_id:int}/retry", name="run_retry")
+def retry(request: Request, run_id: int, resume: Annotated[str, Form()] = "") -> Response:
+    """Start a new run with the parameters of this one, from its newest checkpoint when asked."""
+    new_id = service(request).retry(run_id, resume=bool(resume), actor=rendering.actor(request))
+    return see(request, "run_page", run_id=new_id)
+
+
+@router.post("/runs/{run_id:int}/delete", name="run_delete")
+def delete(request: Request, run_id: int) -> Response:
+    """Remove a run that has ended."""
+    delete_run(request.app.state.engine, request.app.state.settings, run_id, actor=rendering.actor(request))
+    return see(request, "runs_page")

@@ -1,0 +1,121 @@
+"""What the run page shows, gathered from the run's document, its result, its log and its metrics."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sqlmodel import Session
+
+from app.runs import artifacts
+from app.runs.checkpoints import newest_checkpoint
+from app.runs.errors import NotFound, ServiceError
+from app.runs.series import metrics
+from app.runs.states import State
+from app.web.pages.formats import number
+from app.web.pages.panels import PanelView, panel_views
+
+METRIC_POINTS: Final = 400
+METRIC_CHARTS: Final = 12
+FIRST_METRICS: Final = ("loss", "accuracy")
+HEADLINE_CHECKS: Final = 3
+
+
+def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts every template of the run page may use; `result` is None while there is none."""
+    final = State(run["state"]).is_final
+    result, problem = _result(runs_dir, run["id"]) if final else (None, "")
+    checks = result["checks"] if result else []
+    return {
+        "run": run,
+        "run_id": run["id"],
+        "final": final,
+        "result": result,
+        "result_problem": problem,
+        "panels": panel_views(result["panels"]) if result else [],
+        "headline": headline(checks),
+        "counted": counted(checks),
+        "summary_rows": summary_rows(result["summary"]) if result else [],
+        "resumable": final and _resumable(runs_dir / str(run["id"])),
+    }
+
+
+def _result(runs_dir: Path, run_id: int) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return artifacts.result(runs_dir, run_id), ""
+    except NotFound as missing:
+        return None, missing.detail
+
+
+def _resumable(root: Path) -> bool:
+    """Return whether a resume would find a valid checkpoint."""
+    try:
+        newest_checkpoint(root)
+    except (ServiceError, OSError):
+        return False
+    return True
+
+
+def headline(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the checks a verdict is explained by: those that failed or are open, else those with numbers."""
+    troubled = [check for check in checks if check["passed"] is not True]
+    # Control first: it alone makes everything else inconclusive.
+    troubled.sort(key=lambda check: (check["name"] != "control", check["passed"] is None))
+    measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
+    parity = [check for check in measured if check["name"] == "gradient_parity"]
+    return (troubled or parity or measured)[:HEADLINE_CHECKS]
+
+
+def counted(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many checks passed, failed and stayed open, in words."""
+    passed = sum(check["passed"] is True for check in checks)
+    failed = sum(check["passed"] is False for check in checks)
+    words = f"{passed} of {len(checks)} checks passed"
+    words += f", {failed} failed" if failed else ""
+    left = len(checks) - passed - failed
+    return words + (f", {left} could not be judged" if left else "") + "."
+
+
+def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Return (name, text) for every number of a summary; nested names are joined with dots."""
+    rows: list[tuple[str, str]] = []
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            rows += summary_rows(value, f"{before}{name}.")
+        else:
+            rows.append((f"{before}{name}", _text(value)))
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        nested = any(isinstance(item, list | dict) for item in value)
+        return "; ".join(_text(item) for item in value) if nested else ", ".join(number(item) for item in value)
+    return number(value)
+
+
+def metric_panels(session: Session, run_id: int) -> list[PanelView]:
+    """Return one chart per metric, a line per stage and rank; losses and accuracies first, at most a dozen."""
+    found = metrics(session, run_id, max_points=METRIC_POINTS)["series"]
+    keys = sorted(
+        {item["key"] for item in found}, key=lambda key: (not any(word in key for word in FIRST_METRICS), key)
+    )
+    panels = [_metric_panel(key, [item for item in found if item["key"] == key]) for key in keys[:METRIC_CHARTS]]
+    return panel_views(panels, prefix="metric")
+
+
+def _metric_panel(key: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    steps = sorted({step for item in series for step in item["steps"]})
+    lines = []
+    for item in series:
+        values = dict(zip(item["steps"], item["values"], strict=True))
+        lines.append({"name": line_name(item), "y": [values.get(step) for step in steps]})
+    note = "Thinned out; extremes are kept." if any(item["thinned"] for item in series) else ""
+    return {"type": "series", "title": key, "note": note, "x": steps, "x_label": "step", "y_label": "", "lines": lines}
+
+
+def line_name(item: Mapping[str, Any]) -> str:
+    """Return the name of one metric line: stage, attempt when repeated, rank."""
+    attempt = f" attempt {item['attempt']}" if item["attempt"] > 1 else ""
+    return f"{item['stage']}{attempt} rank {item['rank']}"
