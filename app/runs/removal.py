@@ -12,6 +12,7 @@ from app.db import read_session, write_session
 from app.runs.errors import Conflict, NotFound
 from app.runs.models import AuditEntry, MetricChunk, Run, RunEvent
 from app.runs.states import State
+from app.runs.store import LARGEST_ID
 from app.settings import Settings
 
 ROWS_PER_TRANSACTION: Final = 20_000
@@ -21,7 +22,7 @@ ROWS_PER_TRANSACTION: Final = 20_000
 def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str) -> None:
     """Remove a run's files and rows. Safe to repeat after a crash. Raises NotFound, Conflict unless it has ended."""
     with write_session(engine) as session:
-        run = session.get(Run, run_id)
+        run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
         if run is None:
             raise NotFound("unknown_run", f"there is no run {run_id}")
         if not State(run.state).is_final:

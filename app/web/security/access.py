@@ -43,6 +43,11 @@ class Access:
         """Whether there is an operator token."""
         return self._protected
 
+    @property
+    def unknown(self) -> Role:
+        """What somebody without a token is, where one is let in."""
+        return Role.VIEWER if self._protected else Role.OPERATOR
+
     def role_of_token(self, token: str) -> Role | None:
         """Return the role a token gives; every token is compared in full, whatever the first says."""
         given = _digest(token)

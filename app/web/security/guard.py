@@ -60,8 +60,10 @@ class Guard:
     def _admit(self, request: Request) -> None:
         check_host(request.headers, self._settings.hosts)
         check_origin(request.method, request.headers)
-        request.state.role = self._access.admit(request)
-        request.state.actor = str(request.state.role or "public")
+        role = self._access.admit(request)
+        request.state.signed_in = self._access.protected and role is not None
+        request.state.role = role or self._access.unknown
+        request.state.actor = str(request.state.role) if request.state.signed_in else "user"
 
     async def _refuse(self, request: Request, error: Exception, answer_out: "GuardedAnswer") -> None:
         problem = problem_of(error)

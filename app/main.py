@@ -1,0 +1,83 @@
+"""Builds the web application: the only place that wires its parts together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from app.db import create_database_engine
+from app.inference.client import Classifier
+from app.runs.removal import finish_deletions
+from app.settings import Settings
+from app.web import docs, health, login, problems
+from app.web.api import catalogue, files, predict, runs, telemetry
+from app.web.live import Live
+from app.web.monitor import Measured, Monitor
+from app.web.pages.errors import render_problem
+from app.web.pages.routes import router as pages
+from app.web.security.access import Access
+from app.web.security.guard import Guard
+from app.web.security.sessions import Sessions
+
+STATIC: Final = Path(__file__).resolve().parent / "static"
+DESCRIPTION: Final = "Runs multi-rank training jobs and gives a numeric verdict on what distribution changed."
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application for a database that is at the newest schema. Starts nothing before its first request."""
+    app = FastAPI(
+        title="ddp-audit",
+        version=health.product_version(),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        root_path=settings.root_path,
+        lifespan=_lifespan,
+    )
+    _fill_state(app, settings)
+    problems.install(app)
+    app.state.error_page = render_problem
+    api = APIRouter(prefix=problems.BASE)
+    for module in (runs, telemetry, files, catalogue, predict):
+        api.include_router(module.router)
+    for router in (api, health.router, docs.router, login.router, pages):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+    # The last one added is the outermost.
+    app.add_middleware(Guard, settings=settings, access=app.state.access)
+    app.add_middleware(Measured, monitor=app.state.monitor)
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
+    return app
+
+
+def _fill_state(app: FastAPI, settings: Settings) -> None:
+    app.state.settings = settings
+    app.state.engine = create_database_engine(settings)
+    app.state.live = Live(app.state.engine, settings)
+    app.state.monitor = Monitor(app.state.engine, app.state.live)
+    app.state.sessions = Sessions(settings)
+    app.state.access = Access(settings, app.state.sessions)
+    app.state.guesses = login.Guesses()
+    app.state.stopping = False
+    app.state.classifier = Classifier(max_pixels=settings.max_image_pixels, max_bytes=settings.max_upload_bytes)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    await run_in_threadpool(finish_deletions, app.state.engine, app.state.settings)
+    yield
+    stop_streams(app)
+    await app.state.classifier.close()
+    app.state.engine.dispose()
+
+
+def stop_streams(app: FastAPI) -> None:
+    """End every open stream; their clients come back to the next start."""
+    app.state.stopping = True
+    app.state.live.close()

@@ -1,0 +1,68 @@
+"""What a run leaves behind: its result, its artifacts, its export."""
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import FileResponse, Response
+
+from app.runs.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
+from app.runs.export import MEDIA_TYPES, Format, Table, csv_pieces, json_pieces, parquet_bytes
+from app.runs.store import get_run
+from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply, streamed
+from app.web.api.schemas import Items, answers
+
+router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
+
+SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""For documents a run wrote: they may look as they like, and do nothing."""
+
+
+@router.get("/result", responses=answers(404))
+def show_result(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """Give the run's result: verdict, checks, summary, panels."""
+    get_run(session, run_id)
+    return cached_reply(request, result(settings.runs_dir, run_id))
+
+
+@router.get("/artifacts", responses=answers(404, model=Items))
+def list_artifacts(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """List the files the run offers."""
+    get_run(session, run_id)
+    return reply(artifacts(settings.runs_dir, run_id))
+
+
+@router.get("/artifacts/{path:path}", responses=answers(404), response_class=FileResponse)
+def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSettings) -> Response:
+    """Give one file."""
+    get_run(session, run_id)
+    found = artifact_path(settings.runs_dir, run_id, path)
+    kind = media_type(found)
+    headers = {}
+    if found.suffix.lower() in ACTIVE_TYPES:
+        headers["Content-Security-Policy"] = SANDBOX
+    if kind == UNKNOWN_TYPE:
+        headers["Content-Disposition"] = f"attachment; filename*=utf-8''{quote(found.name, safe='')}"
+    return FileResponse(found, media_type=kind, headers=headers)
+
+
+@router.get("/export", responses=answers(404, 406), response_class=Response)
+def export(
+    *,
+    request: Request,
+    run_id: int,
+    session: ReadSession,
+    settings: AppSettings,
+    format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
+    table: Annotated[Table, Query(description="Of csv and parquet; json has everything.")] = "metrics",
+) -> Response:
+    """Give the run as a file: csv and parquet hold one table, json everything with every event."""
+    get_run(session, run_id)
+    runs_dir, kind = settings.runs_dir, MEDIA_TYPES[format]
+    name = f"run-{run_id}.json" if format == "json" else f"run-{run_id}-{table}.{format}"
+    if format == "parquet":
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(parquet_bytes(session, runs_dir, run_id, table), 200, headers, kind)
+    if format == "csv":
+        return streamed(request.app.state.engine, lambda db: csv_pieces(db, runs_dir, run_id, table), kind, name)
+    return streamed(request.app.state.engine, lambda db: json_pieces(db, runs_dir, run_id), kind, name)

@@ -1,0 +1,75 @@
+"""JSON answers and the things every API route takes from its application."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends, Request
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.responses import Response, StreamingResponse
+
+from app.db import read_session
+from app.runs.service import Service
+from app.settings import Settings
+
+
+def _session(request: Request) -> Iterator[Session]:
+    with read_session(request.app.state.engine) as session:
+        yield session
+
+
+def _settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def _service(request: Request) -> Service:
+    return Service(engine=request.app.state.engine, settings=request.app.state.settings)
+
+
+def _actor(request: Request) -> str:
+    return str(request.state.actor)
+
+
+ReadSession = Annotated[Session, Depends(_session)]
+AppSettings = Annotated[Settings, Depends(_settings)]
+Verbs = Annotated[Service, Depends(_service)]
+Actor = Annotated[str, Depends(_actor)]
+
+
+def reply(document: Any, status: int = 200, **headers: str) -> Response:
+    """Return a JSON answer; header names are given with underscores."""
+    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    return Response(orjson.dumps(document), status, named, "application/json")
+
+
+def cached_reply(request: Request, document: Any) -> Response:
+    """Return a JSON answer with an ETag, or 304 when the client already has it."""
+    body = orjson.dumps(document)
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    known = {part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")}
+    if tag in known:
+        return Response(None, 304, {"ETag": tag})
+    return Response(body, 200, {"ETag": tag}, "application/json")
+
+
+def streamed(
+    engine: Engine, pieces: Callable[[Session], Iterator[bytes]], media_type: str, filename: str
+) -> StreamingResponse:
+    """Return a download made piece by piece; what `pieces` raises before its first piece is raised here."""
+
+    def generate() -> Iterator[bytes]:
+        with read_session(engine) as session:
+            yield from pieces(session)
+
+    pipe = generate()
+    first = next(pipe, b"")
+
+    def whole() -> Iterator[bytes]:
+        yield first
+        yield from pipe
+
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
+    return StreamingResponse(whole(), media_type=media_type, headers=headers)

@@ -1,0 +1,101 @@
+"""Runs: list, create, show, cancel, retry, delete."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Request
+from pydantic import BaseModel, ConfigDict
+from sqlmodel import Session
+from starlette.responses import Response
+
+from app.db import read_session
+from app.runs.removal import delete_run
+from app.runs.requests import RunRequest
+from app.runs.states import State
+from app.runs.store import PAGE_LIMIT, RunFilters, get_run_document, list_runs
+from app.web.api.replies import Actor, AppSettings, ReadSession, Verbs, cached_reply, reply
+from app.web.api.schemas import RunDocument, RunList, answers
+from trainer.contract.result import Verdict
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+Words = Annotated[list[Annotated[str, Query(max_length=64)]], Query(max_length=20)]
+
+
+class RetryRequest(BaseModel):
+    """Body of a retry; may be absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    resume: bool = False
+
+
+@router.get("", responses=answers(model=RunList))
+def list_(
+    *,
+    session: ReadSession,
+    state: Annotated[list[State] | None, Query()] = None,
+    kind: Words | None = None,
+    verdict: Annotated[list[Verdict] | None, Query()] = None,
+    tag: Words | None = None,
+    q: Annotated[str, Query(max_length=200)] = "",
+    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """List runs, newest first; a parameter given several times means any of its values, for tags all of them."""
+    filters = RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), q=q)
+    return reply(list_runs(session, filters, cursor=cursor, limit=limit).document())
+
+
+@router.post("", status_code=201, responses=answers(403, 413, success=201, model=RunDocument))
+def create(
+    request: Request,
+    body: RunRequest,
+    verbs: Verbs,
+    actor: Actor,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Record a run; a worker executes it as soon as its devices are free."""
+    return _created(request, verbs.submit(body, actor=actor, key=idempotency_key))
+
+
+@router.get("/{run_id}", responses=answers(404, model=RunDocument))
+def show(request: Request, run_id: int, session: ReadSession) -> Response:
+    """Show everything known about a run."""
+    return cached_reply(request, get_run_document(session, run_id))
+
+
+@router.post("/{run_id}/cancel", status_code=202, responses=answers(403, 404, 409, success=202, model=RunDocument))
+def cancel(request: Request, run_id: int, verbs: Verbs, actor: Actor) -> Response:
+    """Ask for the end of a run; it is `stopping` until every process is gone. Asking again changes nothing."""
+    verbs.cancel(run_id, actor=actor)
+    return reply(_document(request, run_id), 202)
+
+
+@router.post("/{run_id}/retry", status_code=201, responses=answers(403, 404, 409, success=201, model=RunDocument))
+def retry(
+    request: Request,
+    run_id: int,
+    verbs: Verbs,
+    actor: Actor,
+    body: Annotated[RetryRequest | None, Body()] = None,
+) -> Response:
+    """Run an ended run again as a new run; with `resume` from its newest valid checkpoint."""
+    return _created(request, verbs.retry(run_id, resume=body is not None and body.resume, actor=actor))
+
+
+@router.delete("/{run_id}", status_code=204, responses=answers(403, 404, 409))
+def delete(request: Request, run_id: int, settings: AppSettings, actor: Actor) -> Response:
+    """Remove an ended run with its files."""
+    delete_run(request.app.state.engine, settings, run_id, actor=actor)
+    return Response(status_code=204)
+
+
+def _document(request: Request, run_id: int) -> dict[str, object]:
+    session: Session
+    with read_session(request.app.state.engine) as session:
+        return get_run_document(session, run_id)
+
+
+def _created(request: Request, run_id: int) -> Response:
+    prefix = str(request.scope.get("root_path") or "")
+    return reply(_document(request, run_id), 201, location=f"{prefix}/api/v1/runs/{run_id}")

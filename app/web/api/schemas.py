@@ -1,0 +1,175 @@
+"""Shapes of the API's answers, as the OpenAPI document states them; answers themselves are built by `app.runs`."""
+
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+
+class FieldMessage(BaseModel):
+    """One refused field."""
+
+    field: str
+    message: str
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldMessage] | None = None
+
+
+class Progress(BaseModel):
+    """How far a stage is."""
+
+    stage: str | None = None
+    done: float
+    total: float | None
+    unit: str
+
+
+class RunSummary(BaseModel):
+    """A run in a list."""
+
+    id: int
+    name: str
+    tags: list[str]
+    notes: str
+    pinned: bool
+    kind: str
+    preset: str | None
+    state: str = Field(description="queued, starting, running, stopping, succeeded, failed, cancelled or lost")
+    reason: str | None
+    verdict: str | None = Field(description="pass, fail or inconclusive; only when succeeded")
+    params: dict[str, Any]
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    device: str | None
+    backend: str | None
+    retry_of: int | None
+    progress: Progress | None
+
+
+class RunList(BaseModel):
+    """One page of runs, newest first."""
+
+    items: list[RunSummary]
+    next_cursor: str | None
+
+
+class Stage(BaseModel):
+    """One attempt of a stage; attempt 0 has not started."""
+
+    name: str
+    title: str
+    attempt: int
+    state: str
+    progress: Progress
+    exit_code: int | None
+    started_at: str | None
+    finished_at: str | None
+
+
+class Rank(BaseModel):
+    """One rank as last heard."""
+
+    stage: str
+    attempt: int
+    rank: int
+    local_rank: int
+    node: str
+    pid: int | None
+    host: str
+    device: str
+    phase: str
+    step: int | None
+    last_seen: str | None
+    stalled: bool
+    exit_code: int | None
+    signal: int | None
+    events: int
+    malformed: int
+
+
+class Failure(BaseModel):
+    """What failed first."""
+
+    rank: int | None
+    node: str | None
+    phase: str | None
+    step: int | None
+    exit_code: int | None
+    signal: int | None
+    last_line: str | None
+    checkpoint: str | None
+
+
+class Queue(BaseModel):
+    """Place of a waiting run."""
+
+    position: int
+    why: str
+
+
+class RunDocument(RunSummary):
+    """A run with everything known about it."""
+
+    launch: dict[str, Any]
+    resume_from: str | None
+    created_by: str
+    gpus: list[int]
+    cancel_requested_at: str | None
+    stages: list[Stage]
+    ranks: list[Rank]
+    failure: Failure | None
+    diagnosis: str
+    history: list[dict[str, Any]]
+    reproduce: str
+    queue: Queue | None
+
+
+class EventList(BaseModel):
+    """Event lines with their place in the run."""
+
+    items: list[dict[str, Any]]
+    next_after: int
+
+
+class LogPiece(BaseModel):
+    """Part of a rank's output."""
+
+    run_id: int
+    stage: str
+    attempt: int
+    rank: int
+    stream: str
+    offset: int
+    next_offset: int
+    size: int
+    ended: bool
+    text: str
+
+
+class Items(BaseModel):
+    """A plain list."""
+
+    items: list[dict[str, Any]]
+
+
+Answers = dict[int | str, dict[str, Any]]
+PROBLEM: Final[dict[str, Any]] = {"model": ProblemDocument, "content": {"application/problem+json": {}}}
+
+
+def answers(*problems: int, success: int = 200, model: type[BaseModel] | None = None) -> Answers:
+    """Return the `responses` of a route: its success and the problems it can answer with, besides 401 and 422."""
+    found: Answers = {status: {"description": "Problem", **PROBLEM} for status in problems}
+    for status in (401, 422):
+        found.setdefault(status, {"description": "Problem", **PROBLEM})
+    if model is not None:
+        found[success] = {"model": model, "description": "Success"}
+    return found

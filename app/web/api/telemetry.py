@@ -1,0 +1,129 @@
+"""What a run says while it works: events, metrics, logs, and all of it as one stream."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from app.db import read_session
+from app.runs.cursor import Cursor, decode
+from app.runs.events import EVENTS_LIMIT, events
+from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
+from app.runs.series import DEFAULT_POINTS, MAX_POINTS, metrics
+from app.runs.store import LARGEST_ID, get_run
+from app.web.api.replies import AppSettings, ReadSession, reply
+from app.web.api.schemas import EventList, LogPiece, answers
+from app.web.live import Live
+from trainer.contract.events import EVENT_FIELDS
+
+router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
+
+CHUNK: Final = 1 << 18
+LARGEST_RANK: Final = 2**31 - 1
+EventType = Literal["start", "phase", "progress", "metrics", "sync", "checkpoint", "message", "error", "end"]
+assert set(EventType.__args__) == set(EVENT_FIELDS)  # type: ignore[attr-defined]  # noqa: S101
+RankNumber = Annotated[int, Query(ge=0, le=LARGEST_RANK)]
+StageName = Annotated[str, Query(max_length=64)]
+
+
+@router.get("/events", responses=answers(404, model=EventList))
+def list_events(
+    *,
+    run_id: int,
+    session: ReadSession,
+    after: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
+    stage: StageName | None = None,
+    rank: RankNumber | None = None,
+    type: EventType | None = None,  # noqa: A002  # the name in the URL
+    limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100,
+) -> Response:
+    """List rank events in order; ask again with `after=next_after` for those that follow."""
+    get_run(session, run_id)
+    return reply(events(session, run_id, after=after, stage=stage, rank=rank, event_type=type, limit=limit))
+
+
+@router.get("/metrics", responses=answers(404))
+def list_metrics(
+    run_id: int,
+    session: ReadSession,
+    key: Annotated[list[str] | None, Query(max_length=100)] = None,
+    rank: RankNumber | None = None,
+    max_points: Annotated[int, Query(ge=8, le=MAX_POINTS)] = DEFAULT_POINTS,
+) -> Response:
+    """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch."""
+    get_run(session, run_id)
+    return reply(metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points))
+
+
+@router.get("/logs/{rank}", responses=answers(404, model=LogPiece))
+def read_log(
+    *,
+    run_id: int,
+    rank: int,
+    session: ReadSession,
+    settings: AppSettings,
+    stage: StageName | None = None,
+    attempt: Annotated[int | None, Query(ge=1, le=LARGEST_RANK)] = None,
+    stream: Literal["stdout", "stderr"] = "stdout",
+    offset: Annotated[int, Query(ge=-LARGEST_ID, le=LARGEST_ID)] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_LIMIT)] = DEFAULT_LIMIT,
+    download: bool = False,
+) -> Response:
+    """Give a piece of a rank's output; `stage` and `attempt` default to the newest, a negative offset counts from the
+    end, `download=1` streams the whole file.
+    """
+    get_run(session, run_id)
+    rank = rank if 0 <= rank <= LARGEST_RANK else -1
+    if not download:
+        place = {"stage": stage, "attempt": attempt, "stream": stream}
+        return reply(logs(session, settings.runs_dir, run_id, rank, offset=offset, limit=limit, **place))
+    log = find_log(session, settings.runs_dir, run_id, rank, stage=stage, attempt=attempt, stream=stream)
+    return _download(log, f"run-{run_id}-{log.stage}-{log.attempt}-rank{log.rank}.{log.stream}.txt")
+
+
+def _download(log: LogFile, filename: str) -> Response:
+    # The length is that of this moment: a rank that goes on writing must not make the answer longer than announced.
+    size = log.path.stat().st_size if log.path.is_file() else 0
+    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{filename}"'}
+    return StreamingResponse(_file(log.path, size), media_type="text/plain; charset=utf-8", headers=headers)
+
+
+def _file(path: Path, size: int) -> Iterator[bytes]:
+    if not size:
+        return
+    with path.open("rb") as handle:
+        while size > 0 and (data := handle.read(min(CHUNK, size))):
+            size -= len(data)
+            yield data
+
+
+STREAM_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "Server-sent events `event`, `log`, `state`, `end`", "content": {"text/event-stream": {}}},
+    204: {"description": "The cursor is past the end: there is nothing more to come"},
+}
+
+
+@router.get("/stream", responses={**answers(404), **STREAM_ANSWERS}, response_class=StreamingResponse)
+async def stream(
+    request: Request,
+    run_id: int,
+    after: Annotated[str, Query(max_length=20_000)] = "",
+    last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
+) -> Response:
+    """Follow a run from its first item, or from a cursor, through its end."""
+    text = last_event_id or after
+    cursor = decode(text) if text else Cursor()
+    await run_in_threadpool(_require, request, run_id)
+    if cursor.ended:
+        return Response(status_code=204)
+    live: Live = request.app.state.live
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(live.frames(run_id, cursor), media_type="text/event-stream", headers=headers)
+
+
+def _require(request: Request, run_id: int) -> None:
+    with read_session(request.app.state.engine) as session:
+        get_run(session, run_id)
