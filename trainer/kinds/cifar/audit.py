@@ -7,11 +7,10 @@ import numpy as np
 from trainer.common.context import StageContext
 from trainer.common.machine import cpu_model
 from trainer.common.process import announce, versions
-from trainer.contract.events import encodable
-from trainer.contract.files import write_json_atomically
 from trainer.contract.result import Check, Environment, ImageItem, Panel, Result, verdict_of
 from trainer.kinds.cifar.artifacts import ModeArtifacts, baseline, save_image, top_confusions
 from trainer.kinds.cifar.checks import artifacts_check, confusion_check, count_checks, mode_of
+from trainer.kinds.cifar.documents import Confusion, HistoryRow, Report, save_history, save_report
 from trainer.kinds.cifar.facts import ModeFacts
 from trainer.kinds.cifar.limits import limits
 from trainer.kinds.cifar.pair_checks import pair_checks
@@ -104,31 +103,31 @@ def write_documents(context: StageContext, facts: ModeFacts, card: DataCard) -> 
     """Write `history.json` and `report.json` of one mode."""
     artifacts = ModeArtifacts(context.paths, facts.mode)
     syncs = reported_syncs(context.params, facts)
-    history = [
-        {
-            "epoch": epoch.epoch,
-            "mode": facts.mode,
-            "optimizer_steps": epoch.optimizer_steps[0],
-            "gradient_syncs": count,
-            "train_loss": epoch.train_loss,
-            "train_accuracy": epoch.train_accuracy,
-            "validation_loss": epoch.validation_loss,
-            "validation_accuracy": epoch.validation_accuracy,
-        }
+    rows = [
+        HistoryRow(
+            epoch=epoch.epoch,
+            mode=facts.mode,
+            optimizer_steps=epoch.optimizer_steps[0],
+            gradient_syncs=count,
+            train_loss=epoch.train_loss,
+            train_accuracy=epoch.train_accuracy,
+            validation_loss=epoch.validation_loss,
+            validation_accuracy=epoch.validation_accuracy,
+        )
         for epoch, count in zip(facts.epochs, syncs, strict=True)
     ]
     majority, accuracy = _baseline(card)
-    report = {
-        "mode": facts.mode,
-        "baseline_class": card.classes[majority],
-        "baseline_accuracy": accuracy,
-        "model_test_loss": facts.test.loss,
-        "model_test_accuracy": facts.test.accuracy,
-        "confusion_matrix": facts.test.confusion,
-        "top_confusions": top_confusions(facts.test.confusion, card.classes),
-    }
-    write_json_atomically(artifacts.history, encodable(history))
-    write_json_atomically(artifacts.report, encodable(report))
+    report = Report(
+        mode=facts.mode,
+        baseline_class=card.classes[majority],
+        baseline_accuracy=accuracy,
+        model_test_loss=facts.test.loss,
+        model_test_accuracy=facts.test.accuracy,
+        confusion_matrix=facts.test.confusion,
+        top_confusions=[Confusion.model_validate(item) for item in top_confusions(facts.test.confusion, card.classes)],
+    )
+    save_history(artifacts.history, rows)
+    save_report(artifacts.report, report)
 
 
 def write_images(context: StageContext, facts: ModeFacts, card: DataCard) -> list[ImageItem]:

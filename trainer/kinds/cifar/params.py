@@ -145,9 +145,9 @@ KIND = KindSpec(
         "quick": {
             "data": "synthetic",
             "epochs": 3,
-            "batch_size": 20,
-            "train_size": 1920,
-            "validation_size": 300,
+            "batch_size": 10,
+            "train_size": 960,
+            "validation_size": 200,
             "test_size": 500,
         },
         "full": {"data": "cifar10"},
