@@ -20,8 +20,8 @@ CHANNEL_DEVIATIONS: Final = (0.2470, 0.2435, 0.2616)
 BACKGROUND: Final = (255, 255, 255)
 """What transparent pixels stand on: white."""
 
-FORMATS: Final = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "BMP")
-"""What Pillow may open, by content: formats whose header bounds the memory of decoding. (TIFF tiles, AVIF streams and
+FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+"""What Pillow may open, by content (multi-picture JPEG included): formats whose header bounds the memory of decoding. (TIFF tiles, AVIF streams and
 the text variants of PPM do not keep to the size their header states; vector formats and HEIC need foreign code.)"""
 
 ORIENTATION_TAG: Final = 0x0112
