@@ -1,0 +1,123 @@
+"""Which directories are checkpoints, read without torch."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_training import SmallTraining
+from trainer.common.checkpoints.store import CheckpointStore
+from trainer.contract.manifest import (
+    ManifestInvalid,
+    checkpoint_roots,
+    inspect,
+    list_checkpoints,
+    newest_of_run,
+    newest_valid,
+    read_manifest,
+    verify,
+)
+
+FILES = ["shared.pt", "rank0.pt", "manifest.json"]
+
+
+@pytest.fixture
+def saved(store: CheckpointStore, training: SmallTraining) -> Path:
+    """Return the root of checkpoints at steps 2 and 4."""
+    for step in (2, 4):
+        training.train(step)
+        store.save(step, training.state, {"position": step})
+    return store.root
+
+
+def test_reader_needs_no_torch() -> None:
+    code = "import sys, trainer.contract.manifest; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_intact_checkpoint_is_valid(saved: Path) -> None:
+    newest, skipped = newest_valid(saved)
+    assert newest is not None
+    assert (newest.step, newest.problem, skipped) == (4, None, [])
+    assert newest.bytes == sum(file.stat().st_size for file in newest.path.iterdir())
+
+
+@pytest.mark.parametrize("percent", [0, 1, 50, 99])
+@pytest.mark.parametrize("name", FILES)
+def test_truncated_file_is_skipped(saved: Path, name: str, percent: int) -> None:
+    file = saved / "step-0004" / name
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) * percent // 100])
+    newest, skipped = newest_valid(saved)
+    assert newest is not None
+    assert newest.step == 2
+    assert [info.step for info in skipped] == [4]
+    assert skipped[0].problem is not None
+    assert name in skipped[0].problem
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_flipped_bit_is_noticed(saved: Path, name: str) -> None:
+    file = saved / "step-0004" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    problem = inspect(saved / "step-0004").problem
+    assert problem is not None
+    assert name in problem
+
+
+def test_changed_manifest_value_is_noticed(saved: Path) -> None:
+    file = saved / "step-0004" / "manifest.json"
+    document = json.loads(file.read_text())
+    document["header"]["config"]["seed"] += 1
+    file.write_text(json.dumps(document))
+    with pytest.raises(ManifestInvalid, match="own digest"):
+        read_manifest(file.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / "step-0004" / name).unlink()
+    with pytest.raises(ManifestInvalid, match=name):
+        verify(saved / "step-0004")
+
+
+def test_checkpoint_under_other_step_name(saved: Path) -> None:
+    shutil.copytree(saved / "step-0004", saved / "step-0009")
+    problem = inspect(saved / "step-0009").problem
+    assert problem == "manifest.json is of step 4, the directory says step 9"
+
+
+def test_unfinished_and_foreign_directories(saved: Path) -> None:
+    (saved / ".step-0006.123.part").mkdir()
+    (saved / "step-best").mkdir()
+    (saved / "step-0008").mkdir()
+    assert [info.step for info in list_checkpoints(saved)] == [8, 4, 2]
+    newest, skipped = newest_valid(saved)
+    assert newest is not None
+    assert newest.step == 4
+    assert [info.problem for info in skipped] == ["manifest.json is missing: the save never finished"]
+
+
+def test_nothing_valid_is_left(saved: Path) -> None:
+    for file in saved.glob("*/shared.pt"):
+        file.write_bytes(b"")
+    newest, skipped = newest_valid(saved)
+    assert newest is None
+    assert [info.step for info in skipped] == [4, 2]
+
+
+def test_newest_of_all_stages(saved: Path) -> None:
+    run = saved.parent
+    (run / "resumed").mkdir()
+    shutil.copytree(saved, run / "resumed" / "checkpoints")
+    shutil.rmtree(saved / "step-0004")
+    assert [root.parent.name for root in checkpoint_roots(run)] == [run.name, "resumed"]
+    newest = newest_of_run(run)
+    assert newest is not None
+    assert newest.path == run / "resumed" / "checkpoints" / "step-0004"
+    assert newest_of_run(run, "absent") is None
