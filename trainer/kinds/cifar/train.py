@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from trainer.common.checkpoints.identity import Identity
@@ -12,7 +11,6 @@ from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.context import StageContext
 from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
-from trainer.common.evaluation import Evaluation
 from trainer.common.model_file import save_model
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.witness import ProfilerWitness, gradient_bytes
@@ -52,11 +50,11 @@ def run(context: StageContext) -> int:
                 training.restore(restored.sampler)
             if not training.run(continuation):
                 return EXIT_PREEMPTED
-        group.telemetry.phase("test", training.done)
-        test = score(network, _split(context, "test", group), group, classes=len(card.classes), precision="fp32")
-        start = _start(training, group, weights, card)
+        facts = conclude(context, training, card, mode, weights=weights, memory=memory)
         if group.rank == 0:
-            _write(context, training, card, mode, test=test, start=start, memory=memory)
+            artifacts = ModeArtifacts(context.paths, mode)
+            save_model(artifacts.model, network, classes=card.classes, seed=context.params.seed)
+            facts.save(context.paths)
         group.barrier("facts written")
     return 0
 
@@ -131,27 +129,20 @@ def _start(training: Training, group: Group, weights: str, card: DataCard) -> St
     )
 
 
-def _write(
-    context: StageContext,
-    training: Training,
-    card: DataCard,
-    mode: str,
-    *,
-    test: Evaluation,
-    start: StartFacts,
-    memory: MemoryFacts,
-) -> None:
-    model: DistributedDataParallel = training.step.model
-    artifacts = ModeArtifacts(context.paths, mode)
-    save_model(artifacts.model, model, classes=card.classes, seed=context.params.seed)
-    group = training.group
-    ModeFacts(
+def conclude(
+    context: StageContext, training: Training, card: DataCard, mode: str, *, weights: str, memory: MemoryFacts
+) -> ModeFacts:
+    """Score the trained network on the test images and return everything that was counted. Collective."""
+    group, network = training.group, training.step.model.module
+    group.telemetry.phase("test", training.done)
+    test = score(network, _split(context, "test", group), group, classes=len(card.classes), precision="fp32")
+    return ModeFacts(
         mode=mode,
-        parameters=sum(item.numel() for item in model.parameters()),
-        gradient_bytes=gradient_bytes(model),
+        parameters=sum(item.numel() for item in network.parameters()),
+        gradient_bytes=gradient_bytes(network),
         epochs=training.epochs,
         windows=training.windows,
-        start=start,
+        start=_start(training, group, weights, card),
         test=TestFacts(
             loss=test.loss,
             accuracy=test.accuracy,
@@ -162,7 +153,7 @@ def _write(
         predicted=test.predicted,
         memory=memory,
         run=_run_facts(group, training.step.precision),
-    ).save(context.paths)
+    )
 
 
 def _run_facts(group: Group, precision: str) -> RunFacts:
