@@ -1,7 +1,9 @@
 """Counts gradient synchronisations from inside DDP's communication hook without changing what DDP computes."""
 
+import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +23,7 @@ class SyncWindow:
     size: int
     """Bytes of gradients reduced."""
     seconds: float
-    """Sum over buckets of the time from the hook's call to the completion of its collective."""
+    """Time with at least one bucket under way, from its hook's call to the completion of its collective."""
     buckets: int
     """Buckets reduced."""
 
@@ -48,7 +50,7 @@ class SyncCounter:
         self._last_launched = False
         self._open = 0  # buckets whose collective is under way
         self._count = self._size = self._buckets = 0
-        self._seconds = 0.0
+        self._spans: list[tuple[float, float]] = []
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def attach(self, model: DistributedDataParallel) -> None:
@@ -60,9 +62,10 @@ class SyncCounter:
         """Return what was completed since the last call. On CUDA this waits for the reductions under way."""
         with self._lock:
             self._settle_cuda()
-            window = SyncWindow(count=self._count, size=self._size, seconds=self._seconds, buckets=self._buckets)
+            seconds = covered(self._spans)
+            window = SyncWindow(count=self._count, size=self._size, seconds=seconds, buckets=self._buckets)
             self._count = self._size = self._buckets = 0
-            self._seconds = 0.0
+            self._spans.clear()
         return window
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
@@ -108,7 +111,7 @@ class SyncCounter:
             self._buckets += 1
             self._size += buffer.numel() * buffer.element_size()
             if isinstance(started, float):
-                self._seconds += time.perf_counter() - started
+                self._spans.append((started, time.perf_counter()))
                 self._leave()
             else:
                 # NCCL's futures complete when the work is queued: the time and the end are read in `take`.
@@ -126,9 +129,19 @@ class SyncCounter:
     def _settle_cuda(self) -> None:
         for started, ended in self._events:
             ended.synchronize()
-            self._seconds += started.elapsed_time(ended) / 1000
+            origin = self._events[0][0]
+            self._spans.append((origin.elapsed_time(started) / 1000, origin.elapsed_time(ended) / 1000))
             self._leave()
         self._events.clear()
+
+
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of (start, end) spans: buckets under way at the same time count once."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def synchronise(state: SyncCounter, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
