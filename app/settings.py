@@ -16,7 +16,13 @@ class Settings(BaseSettings):
     Raises pydantic.ValidationError naming the setting.
     """
 
-    model_config = SettingsConfigDict(env_prefix="DDP_AUDIT_", frozen=True, extra="ignore", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix="DDP_AUDIT_",
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,  # the input of a failed check holds the tokens
+    )
 
     data_dir: Path = CHECKOUT / "var"
     runs_dir: Path = Path()
@@ -48,6 +54,14 @@ class Settings(BaseSettings):
     max_image_pixels: int = Field(20_000_000, ge=1)
     max_cpu_runs: int = Field(1, ge=1)
     """Per database."""
+    webhook_url: SecretStr | None = None
+    """Told of every run that ends; secret, because many receivers put their key into the address."""
+    webhook_secret: SecretStr | None = None
+    """Signs what is sent."""
+    min_free_bytes: int = Field(1024**3, ge=0)
+    """`/readyz` fails below this much free disk in the data or the runs directory."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """`auto`: text on a terminal, JSON lines elsewhere."""
 
     @field_validator("allowed_hosts", "trusted_proxies", mode="before")
     @classmethod
@@ -74,6 +88,16 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _webhook_is_signed(self) -> Self:
+        if self.webhook_url is None:
+            return self
+        if not self.webhook_url.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("DDP_AUDIT_WEBHOOK_URL must begin with https:// or http://")
+        if self.webhook_secret is None:
+            raise ValueError("DDP_AUDIT_WEBHOOK_URL is set: set DDP_AUDIT_WEBHOOK_SECRET too, every message is signed")
+        return self
+
     @property
     def hosts(self) -> tuple[str, ...]:
         """Host names this service answers to."""
@@ -83,3 +107,31 @@ class Settings(BaseSettings):
 def load_settings(**overrides: Any) -> Settings:
     """Return the settings: environment, then `overrides` that are not None."""
     return Settings(**{name: value for name, value in overrides.items() if value is not None})
+
+
+class ClientSettings(BaseSettings):
+    """What a client command needs to know: which service it talks to, and as whom."""
+
+    model_config = SettingsConfigDict(env_prefix="DDP_AUDIT_", frozen=True, extra="ignore", env_ignore_empty=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    token: SecretStr | None = None
+    viewer_token: SecretStr | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether a service was named; otherwise commands work on the data directory."""
+        return bool({"host", "port"} & self.model_fields_set)
+
+    @property
+    def base_url(self) -> str:
+        """Where the service listens; an address that stands for every interface is reached by loopback."""
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{name}]:{self.port}" if ":" in name else f"http://{name}:{self.port}"
+
+    @property
+    def bearer(self) -> str | None:
+        """The token to send: the operator's, else the viewer's."""
+        token = self.token or self.viewer_token
+        return None if token is None else token.get_secret_value()

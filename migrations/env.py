@@ -4,8 +4,9 @@ from alembic import context
 from sqlmodel import SQLModel
 
 import app.runs.models
+import app.runs.records
 
-assert app.runs.models  # registers the tables
+REGISTERED = (app.runs.models, app.runs.records)
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,52 @@
+"""What a final move leaves behind in its own transaction: a notice for the webhook, and the checks of the result."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Table, delete, select
+from sqlmodel import Session, col
+
+from app.clock import now, rfc3339
+from app.runs.models import Run, RunTag
+from app.runs.records import Delivery, RunCheck, RunFacts
+from trainer.contract.events import encodable
+from trainer.contract.result import Check
+
+RUN: Final[Table] = Run.__table__  # type: ignore[attr-defined]
+
+
+def record_end(session: Session, run_id: int) -> None:
+    """Note that a run has ended, in the caller's transaction: a process killed right after it loses no message.
+
+    Written whether or not an address is set; whoever delivers decides that.
+    """
+    # The table's own columns, not the object: the caller may hold changes to it that are not written yet.
+    row = session.execute(select(RUN).where(RUN.c.id == run_id)).one()
+    tags = session.execute(select(col(RunTag.tag)).where(col(RunTag.run_id) == run_id).order_by(col(RunTag.tag)))
+    run: dict[str, Any] = {
+        "id": row.id,
+        "name": row.name,
+        "tags": list(tags.scalars()),
+        "kind": row.kind,
+        "preset": row.preset,
+        "state": row.state,
+        "reason": row.reason,
+        "verdict": row.verdict,
+        "created_at": rfc3339(row.created_at),
+        "started_at": rfc3339(row.started_at),
+        "finished_at": rfc3339(row.finished_at),
+    }
+    session.add(Delivery(run_id=run_id, run=run, next_at=now()))
+    session.flush()
+
+
+def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Check]) -> None:
+    """Keep a result's checks as rows, replacing what was kept for the run before."""
+    session.execute(delete(RunCheck).where(col(RunCheck.run_id) == run_id))
+    for check in checks:
+        fields = encodable(check.model_dump(include={"name", "title", "passed", "measured", "limit", "unit"}))
+        session.add(RunCheck(run_id=run_id, kind=kind, **fields))
+    facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
+    facts.checks_read = True
+    session.add(facts)
+    session.flush()

@@ -1,0 +1,69 @@
+"""The log of webhook deliveries, and sending one again."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
+
+from app.clock import now, rfc3339
+from app.db import write_session
+from app.runs.errors import NotFound
+from app.runs.models import AuditEntry
+from app.runs.records import Delivery, DeliveryAttempt
+
+MOST: Final = 200
+
+
+def deliveries(session: Session, *, run_id: int | None = None, limit: int = 50) -> list[dict[str, Any]]:
+    """Return the newest deliveries with every attempt, newest first."""
+    query = select(Delivery).order_by(col(Delivery.id).desc()).limit(max(1, min(limit, MOST)))
+    if run_id is not None:
+        query = query.where(col(Delivery.run_id) == run_id)
+    rows = list(session.scalars(query))
+    attempts = _attempts(session, [row.id or 0 for row in rows])
+    return [_delivery(row, attempts.get(row.id or 0, [])) for row in rows]
+
+
+def _attempts(session: Session, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    attempts: dict[int, list[dict[str, Any]]] = {}
+    made = select(DeliveryAttempt).where(col(DeliveryAttempt.delivery_id).in_(ids))
+    for attempt in session.scalars(made.order_by(col(DeliveryAttempt.number))):
+        attempts.setdefault(attempt.delivery_id, []).append(_attempt(attempt))
+    return attempts
+
+
+def _delivery(row: Delivery, attempts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "run_id": row.run_id,
+        "run": row.run,
+        "status": row.status,
+        "next_at": rfc3339(row.next_at) if row.status == "pending" else None,
+        "delivered_at": rfc3339(row.delivered_at),
+        "attempts": attempts,
+    }
+
+
+def _attempt(row: DeliveryAttempt) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "at": rfc3339(row.at),
+        "seconds": row.seconds,
+        "status": row.status,
+        "error": row.error,
+    }
+
+
+def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> dict[str, Any]:
+    """Make a delivery due now, whatever became of it before, and return it. Raises NotFound."""
+    with write_session(engine) as session:
+        row = session.get(Delivery, delivery_id) if 0 < delivery_id < 2**63 else None
+        if row is None:
+            raise NotFound("unknown_delivery", f"there is no delivery {delivery_id}")
+        row.status, row.next_at, row.delivered_at = "pending", now(), None
+        session.add(row)
+        entry = AuditEntry(at=now(), actor=actor, action="redeliver", run_id=row.run_id, detail=f"delivery {row.id}")
+        session.add(entry)
+        session.flush()
+        return _delivery(row, _attempts(session, [delivery_id]).get(delivery_id, []))

@@ -1,0 +1,92 @@
+"""A run's checks as JUnit XML, which continuous integration systems read: one test case per check."""
+
+import re
+import xml.etree.ElementTree as ET  # written here, never parsed
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from app.runs.errors import Conflict
+from app.runs.states import State
+
+FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot carry, not even escaped."""
+
+
+def junit(run: Mapping[str, Any], result: Mapping[str, Any] | None) -> bytes:
+    """Return the XML for a run document and its result.
+
+    A failed check is a `failure`. A check that could not be judged is an `error`, and so is a run without a result: a
+    `skipped` would let a pipeline turn green on an audit that says nothing.
+    Raises Conflict while the run has not ended.
+    """
+    state = State(run["state"])
+    if not state.is_final:
+        raise Conflict("not_final", f"run {run['id']} is {state}; its checks are known when it has ended")
+    checks = list(result.get("checks", [])) if result is not None and state is State.SUCCEEDED else []
+    cases = [_check(run, check) for check in checks] or [_unjudged(run)]
+    failures = sum(case.find("failure") is not None for case in cases)
+    errors = sum(case.find("error") is not None for case in cases)
+    attributes = {
+        "name": clean(f"ddp-audit.{run['kind']}"),
+        "tests": str(len(cases)),
+        "failures": str(failures),
+        "errors": str(errors),
+        "skipped": "0",
+        "time": f"{_seconds(run):.3f}",
+    }
+    if run.get("started_at"):
+        attributes["timestamp"] = str(run["started_at"]).rstrip("Z")
+    suite = ET.Element("testsuite", attributes)
+    suite.append(_properties(run))
+    suite.extend(cases)
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    xml: str = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{xml}\n'.encode()
+
+
+def clean(text: str) -> str:
+    """Return text with what XML cannot carry replaced."""
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def _seconds(run: Mapping[str, Any]) -> float:
+    if not run.get("started_at") or not run.get("finished_at"):
+        return 0.0
+    return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
+
+
+def _properties(run: Mapping[str, Any]) -> ET.Element:
+    properties = ET.Element("properties")
+    for name in ("id", "name", "preset", "state", "reason", "verdict", "device", "backend", "reproduce"):
+        value = run.get(name)
+        if value not in (None, ""):
+            ET.SubElement(properties, "property", name=name, value=clean(str(value)))
+    return properties
+
+
+def _check(run: Mapping[str, Any], check: Mapping[str, Any]) -> ET.Element:
+    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run['kind']}"), name=clean(str(check["name"])))
+    unit = f" {check['unit']}" if check.get("unit") else ""
+    numbers = f"measured {check.get('measured')}{unit}, limit {check.get('limit')}{unit}"
+    text = clean("\n".join(part for part in (check["title"], numbers, check.get("detail", "")) if part))
+    if check["passed"] is None:
+        ET.SubElement(
+            case, "error", type="inconclusive", message=clean(f"could not be judged: {check['title']}")
+        ).text = text
+    elif not check["passed"]:
+        ET.SubElement(case, "failure", type="check", message=clean(f"{check['title']}: {numbers}")).text = text
+    else:
+        ET.SubElement(case, "system-out").text = text
+    return case
+
+
+def _unjudged(run: Mapping[str, Any]) -> ET.Element:
+    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run['kind']}"), name="run")
+    message = f"run {run['id']} ended {run['state']} ({run.get('reason')}) without a result"
+    ET.SubElement(case, "error", type=str(run.get("reason") or run["state"]), message=clean(message)).text = clean(
+        str(run.get("diagnosis") or message)
+    )
+    return case
