@@ -1,12 +1,17 @@
 """A service that only classifies: real routes, real database, real child; and the rows and model files it needs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
+import uvicorn
 from fastapi import FastAPI
 
 from app.clock import now
@@ -70,6 +75,25 @@ def add_run(
         path = model_path(app.state.settings.runs_dir, number, {"mode": trained})
         save_model(path, network(int(seed or 0) + offset), classes=CLASSES, seed=47)
     return number
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[httpx.Client]:
+    """Serve `app` on a free port of this machine and yield a client of it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the service did not start"
+        time.sleep(0.01)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 async def until_gone(pid: int, seconds: float = 10.0) -> bool:

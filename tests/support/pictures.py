@@ -80,9 +80,9 @@ def resized_jpeg_header(width: int, height: int) -> bytes:
     return bytes(data)
 
 
-def scan_bomb(scans: int = 5000) -> bytes:
+def scan_bomb(scans: int = 500) -> bytes:
     """Return a progressive JPEG that repeats its last scan."""
-    data = encoded(photo(512, 512), "JPEG", progressive=True)
+    data = encoded(photo(64, 64), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     return data[:-2] + data[last:-2] * scans + b"\xff\xd9"
 
