@@ -18,8 +18,6 @@ from app.web import docs, health, login, problems
 from app.web.api import catalogue, files, predict, runs, telemetry
 from app.web.live import Live
 from app.web.monitor import Measured, Monitor
-from app.web.pages.errors import render_problem
-from app.web.pages.routes import router as pages
 from app.web.security.access import Access
 from app.web.security.guard import Guard
 from app.web.security.sessions import Sessions
@@ -39,13 +37,13 @@ def create_app(settings: Settings) -> FastAPI:
         root_path=settings.root_path,
         lifespan=_lifespan,
     )
+    from app.web.pages.errors import render_problem
+    from app.web.pages.routes import router as pages
+
     _fill_state(app, settings)
     problems.install(app)
     app.state.error_page = render_problem
-    api = APIRouter(prefix=problems.BASE)
-    for module in (runs, telemetry, files, catalogue, predict):
-        api.include_router(module.router)
-    for router in (api, health.router, docs.router, login.router, pages):
+    for router in (_api(), health.router, docs.router, login.router, pages):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
     # The last one added is the outermost.
@@ -54,6 +52,22 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
+
+
+def create_local_api(settings: Settings) -> FastAPI:
+    """Return the REST API alone, for commands that call it inside their own process instead of over a socket."""
+    app = FastAPI(openapi_url=None)
+    _fill_state(app, settings)
+    problems.install(app)
+    app.include_router(_api())
+    return app
+
+
+def _api() -> APIRouter:
+    api = APIRouter(prefix=problems.BASE)
+    for module in (runs, telemetry, files, catalogue, predict):
+        api.include_router(module.router)
+    return api
 
 
 def _fill_state(app: FastAPI, settings: Settings) -> None:

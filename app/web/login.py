@@ -11,6 +11,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.responses import RedirectResponse, Response
 
+from app.web.pages import rendering
 from app.web.problems import Problem, wants_html
 from app.web.security.access import Access
 from app.web.security.sessions import Sessions
@@ -19,6 +20,7 @@ router = APIRouter(include_in_schema=False)
 
 GUESSES: Final = RateLimitItemPerMinute(10)
 """Wrong tokens one address may try."""
+WRONG: Final = "the token is neither the operator's nor the viewer's"
 
 
 class Guesses:
@@ -57,7 +59,9 @@ async def log_in(request: Request) -> Response:
         sessions.give(request, response, role)
     elif access.protected:
         guesses.count(client)
-        raise Problem(401, "unauthorised", "the token is neither the operator's nor the viewer's")
+        if wants_html(request):
+            return rendering.page(request, "pages/login/show.html", 401, needed=True, next=page, problem=WRONG)
+        raise Problem(401, "unauthorised", WRONG)
     return response
 
 

@@ -30,7 +30,8 @@ def _service(request: Request) -> Service:
 
 
 def _actor(request: Request) -> str:
-    return str(request.state.actor)
+    # The gate names the actor; without a gate the caller is this machine's own user.
+    return str(getattr(request.state, "actor", "user"))
 
 
 ReadSession = Annotated[Session, Depends(_session)]

@@ -1,0 +1,164 @@
+"""Commands that check: this machine, the checkpoints of runs, the stored artifacts of a run; and draw its figures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.cli.client import local_settings, ready_settings
+from app.cli.exits import CommandError, Exit
+from app.cli.output import AsJson, RunId, emit, note, say, table
+from app.settings import CHECKOUT
+
+GIB: Final = 2**30
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("check-environment")(check_environment)
+    app.command("check-checkpoints")(check_checkpoints)
+    app.command("verify")(verify)
+    app.command("figures")(figures)
+
+
+def run_module(module: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run `python -m module`, whose standard output is one JSON document; return its exit code and the document.
+
+    Raises CommandError when there is no such document.
+    """
+    argv = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    try:
+        document: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise CommandError(Exit.FAILED, f"{module} ended with {done.returncode} and without an answer") from None
+    return done.returncode, document
+
+
+def check_environment(
+    ranks: Annotated[int | None, typer.Option(min=1, max=64, help="Really start this many ranks.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Report what this machine offers and fail on any shortfall; with --ranks really start that many."""
+    given = [] if ranks is None else ["--ranks", str(ranks)]
+    code, report = run_module("trainer.probe", *given, "--data-dir", str(local_settings().data_dir))
+    if as_json:
+        emit(report)
+    else:
+        _say_environment(report)
+    return Exit.NOT_PASSED if code or report["shortfalls"] else Exit.OK
+
+
+def _say_environment(report: dict[str, Any]) -> None:
+    facts = {
+        "host": report["host"],
+        "system": report["operating_system"],
+        "Python": report["python"],
+        "torch": report["torch"],
+        "torchvision": report["torchvision"],
+        "CUDA runtime": report["cuda_runtime"],
+        "driver": report["driver"],
+        "processor": f"{report['cpu']}, {report['cpu_count']} cores",
+        "memory": f"{report['memory_bytes'] / GIB:.1f} GiB",
+        "free disk": f"{report['disk_free_bytes'] / GIB:.1f} GiB",
+        "BF16 on the processor": report["bf16_cpu"],
+        "NCCL in this torch": report["nccl"],
+        "GPUs": len(report["gpus"]),
+    }
+    table(["", ""], facts.items())
+    gpus = [[gpu["index"], gpu["name"], f"{gpu['total_bytes'] / GIB:.1f}", gpu["bf16"]] for gpu in report["gpus"]]
+    if gpus:
+        table(["GPU", "name", "GiB", "BF16"], gpus)
+    if report["ranks"]:
+        columns = list(report["ranks"][0])
+        table(columns, [list(rank.values()) for rank in report["ranks"]], f"{report['backend']}, {report['device']}")
+    for shortfall in report["shortfalls"]:
+        say(f"shortfall: {shortfall}")
+    if not report["shortfalls"]:
+        say("no shortfall" + ("" if report["backend"] == "nccl" else "; NCCL was not validated"))
+
+
+def check_checkpoints(
+    run_id: Annotated[int | None, typer.Argument(help="One run; default: all.", metavar="[ID]")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Read every byte of the checkpoints and compare all digests."""
+    from app.runs.checkpoints import check_checkpoints as check
+
+    runs_dir = ready_settings().runs_dir
+    roots = [run_root(runs_dir, run_id)] if run_id is not None else _run_roots(runs_dir)
+    items = [{"run_id": int(root.name), **item} for root in roots for item in check(root)]
+    bad = [item for item in items if not item["valid"]]
+    if as_json:
+        emit({"ok": not bad, "items": items})
+    else:
+        columns = ("run_id", "path", "step", "bytes", "valid", "problem")
+        table(columns, [[item[column] for column in columns] for item in items])
+        say(f"{len(items)} checkpoints, {len(bad)} not valid")
+    return Exit.NOT_PASSED if bad else Exit.OK
+
+
+def run_root(runs_dir: Path, run_id: int) -> Path:
+    """Return the folder of a run. Raises CommandError when there is none."""
+    root = runs_dir / str(run_id)
+    if not root.is_dir():
+        raise CommandError(Exit.NOT_FOUND, f"run {run_id} has no folder in {runs_dir}")
+    return root
+
+
+def _run_roots(runs_dir: Path) -> list[Path]:
+    if not runs_dir.is_dir():
+        return []
+    return sorted((path for path in runs_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+def verify(run_id: RunId, as_json: AsJson = False) -> int:
+    """Repeat the audit of a run from its stored files alone."""
+    from app.runs.verification import own_verifier, verify_files
+
+    root = run_root(ready_settings().runs_dir, run_id)
+    module = own_verifier(root)
+    report = verify_files(root) if module is None else run_module(module, "--run-dir", str(root))[1]
+    if as_json:
+        emit(report)
+    else:
+        _say_verification(report)
+    return Exit.OK if report["ok"] else Exit.NOT_PASSED
+
+
+def _say_verification(report: dict[str, Any]) -> None:
+    if report["rows"]:
+        columns = list(report["rows"][0])
+        table(columns, [list(row.values()) for row in report["rows"]])
+    if report.get("baseline"):
+        say(f"baseline: always {report['baseline']['class']}, accuracy {report['baseline']['accuracy']:.4f}")
+    if report.get("top_confusions"):
+        columns = list(report["top_confusions"][0])
+        table(columns, [list(row.values()) for row in report["top_confusions"]], "most frequent confusions")
+    for problem in report["problems"]:
+        say(f"does not hold: {problem}")
+    if report["ok"] and report["pass_line"]:
+        say(report["pass_line"])
+
+
+def figures(run_id: RunId, as_json: AsJson = False) -> None:
+    """Draw the panels of a run's result as SVG and PNG files."""
+    from app.figures.draw import write_figures
+    from trainer.contract.paths import RunPaths
+
+    root = run_root(ready_settings().runs_dir, run_id)
+    try:
+        paths = write_figures(RunPaths(root))
+    except FileNotFoundError:
+        raise CommandError(Exit.NOT_FOUND, f"run {run_id} has no result to draw") from None
+    except ValueError as error:
+        raise CommandError(Exit.NOT_PASSED, f"the result of run {run_id} is not valid: {error}") from None
+    if as_json:
+        emit({"run_id": run_id, "items": [str(path) for path in paths]})
+        return
+    for path in paths:
+        say(str(path))
+    note(f"{len(paths)} files")

@@ -1,0 +1,132 @@
+"""The REST API as commands call it: over HTTP when a service is named, else inside this process on the data directory.
+
+Both ways run the same routes, so the answers are the same.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from app.cli.exits import CommandError, Exit, of_status
+from app.cli.output import log_to_stderr
+from app.settings import ClientSettings, Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from sqlalchemy import Engine
+
+BASE: Final = "/api/v1"
+SECONDS: Final = 120.0
+LOCAL_URL: Final = "http://127.0.0.1"
+
+
+class Client:
+    """Calls the API; `local` is its application when it runs in this process."""
+
+    def __init__(self, settings: ClientSettings, local: "FastAPI | None" = None) -> None:
+        self._local = local
+        self._headers = {"Authorization": f"Bearer {settings.bearer}"} if settings.bearer and local is None else {}
+        self._url = settings.base_url if local is None else LOCAL_URL
+        self._http = httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS) if local is None else None
+
+    @property
+    def remote(self) -> bool:
+        """Whether it talks to a service over HTTP."""
+        return self._http is not None
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the data directory it works on. Raises ValueError for a remote client."""
+        settings: Settings = self._inside().state.settings
+        return settings
+
+    @property
+    def engine(self) -> "Engine":
+        """Database it works on. Raises ValueError for a remote client."""
+        engine: Engine = self._inside().state.engine
+        return engine
+
+    def _inside(self) -> "FastAPI":
+        if self._local is None:
+            raise ValueError("this client talks to a service; it has no data directory")
+        return self._local
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Return the JSON answer of a GET; parameters that are None are left out."""
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._answer(self._send("GET", path, params=given)).json()
+
+    def post(self, path: str, document: Any = None, files: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON answer of a POST with a JSON body or files."""
+        return self._answer(self._send("POST", path, json=document, files=files)).json()
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        if self._http is None:
+            return asyncio.run(self._send_inside(method, path, **arguments))
+        try:
+            return self._http.request(method, BASE + path, **arguments)
+        except httpx.TransportError as error:
+            message = f"the service at {self._url} cannot be reached ({error or type(error).__name__})"
+            raise CommandError(Exit.UNREACHABLE, message) from None
+
+    async def _send_inside(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        app = self._inside()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url=self._url, timeout=SECONDS) as client:
+                return await client.request(method, BASE + path, **arguments)
+        finally:
+            await app.state.classifier.close()
+
+    def _answer(self, response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        try:
+            problem = response.json()
+            message = str(problem["detail"])
+        except (ValueError, KeyError, TypeError):
+            message = f"{self._url} answered {response.status_code} and is no ddp-audit"
+            raise CommandError(Exit.UNREACHABLE, message) from None
+        raise CommandError(of_status(response.status_code), message, problem)
+
+
+def open_client(data_dir: str | None = None) -> Client:
+    """Return a client of the named service, or of the data directory with its database at the newest schema."""
+    named = ClientSettings()
+    if named.remote and data_dir is None:
+        return Client(named)
+    from app.main import create_local_api
+
+    return Client(named, create_local_api(ready_settings()))
+
+
+def local_settings(**overrides: Any) -> Settings:
+    """Return settings for work on the data directory; which host a service would listen on does not matter here."""
+    from app.settings import load_settings
+
+    return load_settings(host="127.0.0.1", **overrides)
+
+
+def ready_settings(**overrides: Any) -> Settings:
+    """Return such settings after bringing the database to the newest schema; logs go to standard error then."""
+    log_to_stderr()
+    settings = local_settings(**overrides)
+    bring_up_to_date(settings)
+    return settings
+
+
+def bring_up_to_date(settings: Settings) -> tuple[str | None, str]:
+    """Migrate the database and return (version before, version after). Raises CommandError for a newer database."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from app.schema import SchemaTooNew, migrate
+
+    try:
+        return migrate(settings)
+    except SchemaTooNew as error:
+        raise CommandError(Exit.USAGE, str(error)) from None
+    except (SQLAlchemyError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CommandError(Exit.FAILED, f"the database in {settings.data_dir} cannot be used: {reason}") from None

@@ -1,0 +1,53 @@
+"""Exit codes, and errors that carry one."""
+
+from enum import IntEnum
+from typing import Any
+
+from app.runs.states import Reason, State
+from trainer.contract.result import Verdict
+
+
+class Exit(IntEnum):
+    """What a command's exit code says."""
+
+    OK = 0
+    NOT_PASSED = 1
+    """Verdict fail or inconclusive, or a check command found faults."""
+    USAGE = 2
+    """Also: refused parameters."""
+    FAILED = 3
+    CANCELLED = 4
+    LOST = 5
+    """State lost, or reason hang or time_limit."""
+    NOT_FOUND = 6
+    UNREACHABLE = 7
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """A command cannot go on; told on standard error, or as JSON where that was asked for."""
+
+    def __init__(self, code: Exit, message: str, document: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.document = document or {"error": message}
+
+
+def of_run(run: dict[str, Any]) -> Exit:
+    """Return the exit code that tells how an ended run went."""
+    state = State(run["state"])
+    if state is State.SUCCEEDED:
+        return Exit.OK if run["verdict"] == Verdict.PASS else Exit.NOT_PASSED
+    if state is State.CANCELLED:
+        return Exit.CANCELLED
+    if state is State.LOST or run["reason"] in {Reason.HANG, Reason.TIME_LIMIT}:
+        return Exit.LOST
+    return Exit.FAILED
+
+
+def of_status(status: int) -> Exit:
+    """Return the exit code for a problem the service answered with."""
+    if status == 404:
+        return Exit.NOT_FOUND
+    return Exit.USAGE if 400 <= status < 500 else Exit.FAILED

@@ -1,0 +1,47 @@
+"""Executing a run inside the command that recorded it, when no worker is there to do it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from app.cli.client import Client
+from app.cli.exits import CommandError, Exit
+
+
+@contextmanager
+def executing(client: Client, run_id: int) -> Iterator[Callable[[], None]]:
+    """Execute the run in a thread unless a service or a live worker does it.
+
+    Yields a function that raises CommandError when nobody is left who would finish the run.
+    """
+    if client.remote or _worker_lives(client):
+        yield lambda: None
+        return
+    from worker.loop import Worker
+
+    failures: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            Worker(client.settings).run_single(run_id)
+        except BaseException as error:  # told by the thread that waits
+            failures.append(error)
+
+    thread = threading.Thread(target=execute, name="worker", daemon=True)
+
+    def check() -> None:
+        if not thread.is_alive() and (failures or not _worker_lives(client)):
+            why = f": {type(failures[0]).__name__}: {failures[0]}" if failures else ""
+            raise CommandError(Exit.FAILED, f"the worker of run {run_id} stopped before the run ended{why}")
+
+    thread.start()
+    yield check
+    thread.join(timeout=30)
+
+
+def _worker_lives(client: Client) -> bool:
+    from app.db import read_session
+    from app.runs.queue import live_workers
+
+    with read_session(client.engine) as session:
+        return bool(live_workers(session))

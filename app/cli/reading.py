@@ -1,0 +1,147 @@
+"""Commands that show runs and kinds, and ask for their end or repetition."""
+
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.client import open_client
+from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
+
+Values = Annotated[list[str] | None, typer.Option(help="May be given several times.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("kinds")(kinds)
+    app.command("list")(list_runs)
+    app.command("show")(show)
+    app.command("cancel")(cancel)
+    app.command("retry")(retry)
+    app.command("compare")(compare)
+
+
+def kinds(as_json: AsJson = False) -> None:
+    """List what can be run, with presets and parameters."""
+    document = open_client().get("/kinds")
+    if as_json:
+        emit(document)
+        return
+    for kind in document["items"]:
+        say(f"{kind['name']}: {kind['title']}")
+        say(f"  {kind['question']}")
+        for name in kind["presets"]:
+            say(f"  --preset {name}: {kind['preset_titles'].get(name, '')}")
+        parameters = kind["schema"]["properties"]
+        table(
+            ["parameter", "default", "meaning"],
+            [[name, cell(field.get("default")), field.get("description", "")] for name, field in parameters.items()],
+        )
+
+
+def list_runs(
+    *,
+    state: Values = None,
+    kind: Values = None,
+    verdict: Values = None,
+    tag: Values = None,
+    q: Annotated[str | None, typer.Option("-q", "--query", help="Part of a name, note or tag, or a number.")] = None,
+    limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+    given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "q": q, "limit": limit, "cursor": cursor}
+    document = open_client().get("/runs", **given)
+    if as_json:
+        emit(document)
+        return
+    columns = ("id", "name", "kind", "preset", "state", "reason", "verdict", "created_at")
+    table(columns, [[run[column] for column in columns] for run in document["items"]])
+    if document["next_cursor"]:
+        say(f"more: --cursor {document['next_cursor']}")
+
+
+def show(run_id: RunId, as_json: AsJson = False) -> None:
+    """Show everything known about a run."""
+    document = open_client().get(f"/runs/{run_id}")
+    if as_json:
+        emit(document)
+        return
+    say_run(document)
+
+
+def say_run(run: dict[str, Any]) -> None:
+    """Print a run's document for a person."""
+    reason = f" ({run['reason']})" if run["reason"] else ""
+    verdict = f", verdict {run['verdict']}" if run["verdict"] else ""
+    say(f"run {run['id']} {run['name']} · {run['kind']} {run['preset'] or ''} · {run['state']}{reason}{verdict}")
+    if run["queue"]:
+        say(f"waits at place {run['queue']['position']}: {run['queue']['why']}")
+    if run["diagnosis"]:
+        say(run["diagnosis"])
+    rows = [
+        [stage["name"], stage["attempt"] or None, stage["state"], progress_text(stage["progress"]), stage["exit_code"]]
+        for stage in run["stages"]
+    ]
+    if rows:
+        table(["stage", "attempt", "state", "progress", "exit code"], rows)
+    columns = ("rank", "pid", "device", "phase", "step", "last_seen", "exit_code", "signal")
+    if run["ranks"]:
+        table(columns, [[rank[column] for column in columns] for rank in run["ranks"]])
+    table(["at", "from", "to", "reason", "note"], [_move(move) for move in run["history"]])
+    say(f"reproduce: {run['reproduce']}")
+
+
+def _move(move: dict[str, Any]) -> list[Any]:
+    return [move["at"], move["from"], move["to"], move["reason"], move["note"]]
+
+
+def progress_text(progress: dict[str, Any]) -> str:
+    """Return how far a stage is, as a person reads it."""
+    total = "" if progress["total"] is None else f"/{progress['total']:g}"
+    return f"{progress['done']:g}{total} {progress['unit']}".strip()
+
+
+def cancel(run_id: RunId, as_json: AsJson = False) -> None:
+    """Ask for the end of a run."""
+    document = open_client().post(f"/runs/{run_id}/cancel")
+    if as_json:
+        emit(document)
+    else:
+        say(f"run {run_id} is {document['state']}")
+
+
+def retry(
+    run_id: RunId,
+    resume: Annotated[bool, typer.Option("--resume", help="Start from the newest valid checkpoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Record a new run with the parameters of an ended one."""
+    document = open_client().post(f"/runs/{run_id}/retry", {"resume": resume})
+    if as_json:
+        emit(document)
+    else:
+        say(f"run {document['id']} recorded as a retry of run {run_id}; a live worker executes it")
+
+
+def compare(
+    ids: Annotated[list[int], typer.Argument(help="Two to ten runs.", metavar="ID ID")], as_json: AsJson = False
+) -> None:
+    """Put runs side by side: what differs in parameters, checks and summary."""
+    document = open_client().get("/compare", ids=",".join(str(number) for number in ids))
+    if as_json:
+        emit(document)
+        return
+    heads = [f"run {number}" for number in document["ids"]]
+    rows = [[name, *(run[name] for run in document["runs"])] for name in ("kind", "preset", "state", "verdict")]
+    table(["", *heads], rows)
+    for title, part in (("parameters that differ", "params"), ("summary", "summary")):
+        different = [row for row in document[part] if row["differs"] or part == "summary"]
+        table([title, *heads], [[row["name"], *row["values"]] for row in different])
+    table(["check", *heads], [[row["name"], *(_check(check) for check in row["values"])] for row in document["checks"]])
+
+
+def _check(check: dict[str, Any] | None) -> str | None:
+    return (
+        None if check is None else f"{passed_word(check['passed'])} {cell(check['measured'])} {check['unit']}".strip()
+    )

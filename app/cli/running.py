@@ -1,0 +1,130 @@
+"""`ddp-audit run`: record a run, see it through, print its checks, leave with its verdict."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.cli.client import Client, open_client
+from app.cli.exits import CommandError, Exit, of_run
+from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
+from app.runs.states import FINAL
+
+POLL_SECONDS: Final = 0.3
+Watch = Callable[[dict[str, Any]], None]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    kind: Annotated[str, typer.Argument(help="See `ddp-audit kinds`.", metavar="KIND")],
+    *,
+    preset: Annotated[str | None, typer.Option(help="Named parameters; none means quick.")] = None,
+    param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value")] = None,
+    name: Annotated[str, typer.Option(help="What to call the run.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run a kind and print its table of checks; the exit code tells the verdict."""
+    body = {"kind": kind, "preset": preset, "params": read_params(param or []), "name": name, "tags": tag or []}
+    client = open_client()
+    recorded = client.post("/runs", body)
+    run_id: int = recorded["id"]
+    note(f"run {run_id}: {recorded['reproduce']}")
+    ended = see_through(client, run_id)
+    result = client.get(f"/runs/{run_id}/result") if ended["state"] == "succeeded" else None
+    if as_json:
+        emit({**ended, "result": result})
+    else:
+        say_outcome(ended, result)
+    return of_run(ended)
+
+
+def read_params(words: list[str]) -> dict[str, Any]:
+    """Return `key=value` words as parameters: JSON values where they are JSON, else text.
+
+    Raises CommandError for a word without a name or an equals sign, or a name given twice.
+    """
+    params: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not key or not equals:
+            raise CommandError(Exit.USAGE, f"-p {word!r}: write key=value, such as -p updates=5")
+        if key in params:
+            raise CommandError(Exit.USAGE, f"-p {key} is given twice")
+        params[key] = _value(text)
+    return params
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=str)  # NaN and Infinity stay words, which every number refuses
+    except ValueError:
+        return text
+
+
+def see_through(client: Client, run_id: int) -> dict[str, Any]:
+    """Return the run's document once it has ended, executing it here when no worker is there to do it.
+
+    Ctrl-C cancels the run and waits until every process is gone; a second one leaves at once.
+    Raises KeyboardInterrupt then.
+    """
+    from app.cli.inline import executing
+    from app.cli.progress import progress
+
+    with executing(client, run_id) as check, progress() as watch:
+        try:
+            return _until_final(client, run_id, watch, check)
+        except KeyboardInterrupt:
+            note(f"cancelling run {run_id}; Ctrl-C again leaves at once")
+            _cancel(client, run_id)
+            ended = _until_final(client, run_id, watch, check)
+            note(f"run {run_id} is {ended['state']}")
+            raise
+
+
+def _cancel(client: Client, run_id: int) -> None:
+    try:
+        client.post(f"/runs/{run_id}/cancel")
+    except CommandError as error:  # it ended in the meantime
+        note(error.message)
+
+
+def _until_final(client: Client, run_id: int, watch: Watch, check: Callable[[], None]) -> dict[str, Any]:
+    while True:
+        document: dict[str, Any] = client.get(f"/runs/{run_id}")
+        watch(document)
+        if document["state"] in FINAL:
+            return document
+        check()
+        time.sleep(POLL_SECONDS)
+
+
+def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
+    """Print how a run ended: its checks and verdict, or what went wrong."""
+    if result is None:
+        say(f"run {run['id']} ended {run['state']} ({run['reason']})")
+        if run["diagnosis"]:
+            say(run["diagnosis"])
+        return
+    say_checks(result)
+    environment = result["environment"]
+    say(f"{environment['world_size']} ranks on {environment['device']} over {environment['backend']}")
+    say(f"run {run['id']}: verdict {run['verdict']}")
+
+
+def say_checks(result: dict[str, Any]) -> None:
+    """Print the table of checks."""
+    rows = [
+        [check["title"], passed_word(check["passed"]), cell(check["measured"]), cell(check["limit"]), check["unit"]]
+        for check in result["checks"]
+    ]
+    table(["check", "outcome", "measured", "limit", "unit"], rows)
+    for check in result["checks"]:
+        if check["passed"] is not True and check["detail"]:
+            say(f"{check['name']}: {check['detail']}")

@@ -1,0 +1,74 @@
+"""Commands that serve: web and worker together, a worker alone, and the database's schema."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from app.cli.client import bring_up_to_date, local_settings, ready_settings
+from app.cli.exits import CommandError, Exit
+from app.cli.output import AsJson, emit, say
+
+DataDir = Annotated[Path | None, typer.Option(help="Where database and runs are kept; default: DDP_AUDIT_DATA_DIR.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("serve")(serve)
+    app.command("worker")(worker)
+    app.command("migrate")(migrate)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes a free one.")] = None,
+    data_dir: DataDir = None,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Serve only; nothing is executed.")] = False,
+) -> int:
+    """Serve pages and API, with a worker beside them unless told not to."""
+    from app.cli.server import serve as run_server
+    from app.settings import load_settings
+
+    try:
+        settings = load_settings(host=host, port=port, data_dir=data_dir)
+    except ValidationError as error:
+        raise CommandError(Exit.USAGE, settings_text(error)) from None
+    bring_up_to_date(settings)
+    return run_server(settings, with_worker=not no_worker)
+
+
+def worker(
+    data_dir: DataDir = None,
+    once: Annotated[bool, typer.Option("--once", help="Execute what waits in the queue, then leave.")] = False,
+) -> None:
+    """Execute runs of the data directory."""
+    from worker.loop import Worker
+
+    executor = Worker(ready_settings(data_dir=data_dir))
+    if once:
+        executor.run_once()
+    else:
+        executor.run_forever()
+
+
+def migrate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Bring the database to the newest schema."""
+    settings = local_settings(data_dir=data_dir)
+    before, after = bring_up_to_date(settings)
+    if as_json:
+        emit({"before": before, "after": after, "changed": before != after})
+    elif before == after:
+        say(f"the database is at the newest schema, {after}")
+    else:
+        say(f"the database went from {before or 'nothing'} to schema {after}")
+
+
+def settings_text(error: ValidationError) -> str:
+    """Return which settings are wrong and why."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        name = "_".join(str(part) for part in item["loc"]).upper()
+        text = str(item["msg"]).removeprefix("Value error, ")
+        parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
+    return "; ".join(parts)
