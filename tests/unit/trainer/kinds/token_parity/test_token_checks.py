@@ -1,0 +1,147 @@
+"""The judged statements on crafted evidence: each passes on right evidence and fails on its broken twin."""
+
+import math
+from typing import Any
+
+import torch
+
+from trainer.contract.result import Check, Verdict, verdict_of
+from trainer.kinds.token_parity.checks import build_checks
+from trainer.kinds.token_parity.evidence import Evidence
+from trainer.kinds.token_parity.handover import AUDITED, LOCALLY_EMPTY, MEAN_OF_MEANS, RANK_MEAN
+from trainer.kinds.token_parity.params import TokenParityParams
+
+RIGHT = torch.tensor([1.0, -2.0, 3.0])
+TURNED = torch.tensor([1.2, -2.0, 3.0])
+
+
+def _window(tokens: list[int], syncs: int = 1) -> dict[str, Any]:
+    return {"tokens": tokens, "sums": [1.0, 2.0], "global_tokens": 20, "syncs": syncs, "bytes": 12, "buckets": 1}
+
+
+def _report(rank: int) -> dict[str, Any]:
+    tokens = [[4, 2], [8, 6]][rank]
+    names = (AUDITED, RANK_MEAN, MEAN_OF_MEANS, LOCALLY_EMPTY)
+    refusal = {"error": "EmptyWindowError", "text": "empty window", "errors": ["EmptyWindowError"] * 2, "syncs": 0}
+    rules = {"correct": {"loss": 1.0, "gradient": 1.0}, "rank_mean": {"loss": 1.0, "gradient": 0.0}}
+    return {
+        "rank": rank,
+        "weights": "w",
+        "data_lock": "d",
+        "windows": {name: _window(tokens) for name in names},
+        "empty_window": refusal,
+        "signed": rules,
+    }
+
+
+def _evidence(**changes: Any) -> Evidence:
+    gradients = {AUDITED: RIGHT, RANK_MEAN: TURNED, MEAN_OF_MEANS: TURNED, LOCALLY_EMPTY: RIGHT}
+    values: dict[str, Any] = {
+        "params": TokenParityParams(),
+        "plan": {"token_counts": [[4, 2], [8, 6]], "global_tokens": 20, "data_lock": "d"},
+        "worked_example": [{"actual": 2.5, "expected": 2.5}],
+        "reference": {"weights": "w", AUDITED: {"v": RIGHT}, LOCALLY_EMPTY: {"v": RIGHT}},
+        "reports": [_report(0), _report(1)],
+        "gradients": [{name: {"v": value} for name, value in gradients.items()} for _ in range(2)],
+        "training": None,
+    }
+    return Evidence(**{**values, **changes})
+
+
+def _judged(evidence: Evidence) -> dict[str, Check]:
+    return {check.name: check for check in build_checks(evidence)}
+
+
+def _with_gradient(window: str, *values: torch.Tensor, **params: Any) -> Evidence:
+    evidence = _evidence(params=TokenParityParams(**params))
+    for rank, value in enumerate(values):
+        evidence.gradients[rank][window] = {"v": value}
+    return evidence
+
+
+def test_right_evidence_passes() -> None:
+    checks = build_checks(_evidence())
+    assert {check.name for check in checks if not check.passed} == set()
+    assert verdict_of(checks) == Verdict.PASS
+
+
+def test_one_rank_outside_fails_in_order() -> None:
+    check = _judged(_with_gradient(AUDITED, RIGHT, RIGHT / 2))["gradient_parity"]
+    assert check.passed is False
+    suspects = ["global count", "sum or mean", "`no_sync`", "extra divisions", "initial state", "(6) data"]
+    places = [check.detail.index(name) for name in suspects]
+    assert places == sorted(places)
+
+
+def test_missing_world_size_is_named() -> None:
+    detail = _judged(_with_gradient(AUDITED, RIGHT / 3, RIGHT / 3, world_size=3))["gradient_parity"].detail
+    assert "gradient / reference is 0.333333: the factor world_size is missing." in detail
+    both = _judged(_with_gradient(AUDITED, RIGHT / 2, RIGHT / 2))["gradient_parity"].detail
+    assert "another size tells them apart" in both
+
+
+def test_unequal_weights_are_no_factor() -> None:
+    detail = _judged(_with_gradient(AUDITED, TURNED, TURNED))["gradient_parity"].detail
+    assert "tokens are weighted unequally" in detail
+    assert "no single factor of the known ones" in detail
+
+
+def test_other_weights_or_data_are_named() -> None:
+    evidence = _with_gradient(AUDITED, RIGHT, TURNED)
+    evidence.reports[1].update(weights="x", data_lock="y")
+    detail = _judged(evidence)["gradient_parity"].detail
+    assert "ranks [1] started from other weights" in detail
+    assert "ranks [1] hold other data" in detail
+
+
+def test_agreeing_rules_are_inconclusive() -> None:
+    checks = build_checks(_with_gradient(RANK_MEAN, RIGHT, RIGHT))
+    control = next(check for check in checks if check.name == "negative_control")
+    assert control.passed is None
+    assert "tokens per rank [6, 14]" in control.detail
+    assert verdict_of(checks) == Verdict.INCONCLUSIVE
+
+
+def test_wide_tolerance_rejects_nothing() -> None:
+    control = _judged(_evidence(params=TokenParityParams(atol=1)))["negative_control"]
+    assert control.passed is False
+    assert "so wide that rank_mean and mean_of_means passes" in control.detail
+
+
+def test_either_wrong_rule_must_be_rejected() -> None:
+    control = _judged(_with_gradient(MEAN_OF_MEANS, RIGHT, RIGHT))["negative_control"]
+    assert control.passed is None
+    assert "mean_of_means" in control.detail
+
+
+def test_rank_that_went_on_alone_fails() -> None:
+    evidence = _evidence()
+    evidence.reports[1]["empty_window"] = {"error": None, "text": "accepted", "errors": [], "syncs": 1}
+    check = _judged(evidence)["empty_window"]
+    assert (check.passed, check.measured, check.limit) == (False, 1, 2)
+
+
+def test_nan_on_the_empty_rank_fails() -> None:
+    check = _judged(_with_gradient(LOCALLY_EMPTY, RIGHT, RIGHT * math.nan))["locally_empty_rank"]
+    assert (check.passed, check.measured) == (False, "NaN")
+
+
+def test_every_wrong_count_is_told() -> None:
+    for wrong in (0, 2):
+        evidence = _evidence()
+        evidence.reports[1]["windows"][RANK_MEAN] = _window([8, 6], syncs=wrong)
+        check = _judged(evidence)["sync_count"]
+        assert (check.passed, check.measured) == (False, wrong)
+        assert "1 windows differ from 1" in check.detail
+
+
+def test_training_windows_count_too() -> None:
+    training = {"syncs": [[1, 1], [1, 4]]}
+    assert _judged(_evidence(training=training))["sync_count"].measured == 4
+
+
+def test_signed_gradients_must_differ() -> None:
+    evidence = _evidence()
+    evidence.reports[0]["signed"] = {rule: {"loss": 1.0, "gradient": 1.0} for rule in ("correct", "rank_mean")}
+    check = _judged(evidence)["same_loss_different_gradient"]
+    assert (check.passed, check.measured) == (False, 1.0)
