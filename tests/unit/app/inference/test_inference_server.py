@@ -96,8 +96,12 @@ def test_inexact_batches_are_avoided(model_path: Path, pictures: list[bytes], mo
     assert len(answerer.probabilities(pictures)) == len(pictures)
 
 
-def test_without_onednn_same_numbers(model_path: Path, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MKLDNN", False)
+@pytest.mark.parametrize("switches", [("PREPACKING",), ("PREPACKING", "MKLDNN")])
+def test_other_paths_same_numbers(
+    model_path: Path, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch, switches: tuple[str, ...]
+) -> None:
+    for switch in switches:
+        monkeypatch.setattr(server, switch, False)
     answerer = Answerer(load_model(model_path, CifarNet))
     found = torch.tensor(answerer.probabilities(pictures), dtype=torch.float64)
     assert (found - plain_probabilities(model_path, pictures)).abs().max() < 1e-6
