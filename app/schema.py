@@ -34,8 +34,14 @@ def schema_versions(engine: Engine) -> tuple[str | None, str]:
     with engine.connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     newest = ScriptDirectory.from_config(_config()).get_current_head()
-    assert newest is not None
+    if newest is None:
+        raise RuntimeError("the program holds no migrations: it is not installed as a whole")
     return present, newest
+
+
+def known_versions() -> set[str]:
+    """Return every version this program can read and bring up to the newest."""
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def migrate(settings: Settings) -> tuple[str | None, str]:
@@ -49,8 +55,7 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
         with (settings.data_dir / ".migrate.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             before, newest = schema_versions(engine)
-            known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-            if before is not None and before not in known:
+            if before is not None and before not in known_versions():
                 raise SchemaTooNew(
                     f"the database is at schema {before}, this program knows up to {newest}: "
                     "it was written by a newer ddp-audit; update the program or use another data directory"

@@ -1,0 +1,127 @@
+"""How many bytes each run's folder holds; measured once after a run's end and kept."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs.models import Run
+from app.runs.records import RunFacts
+from app.runs.states import State
+
+ROWS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What a folder holds."""
+
+    bytes: int
+    files: int
+
+
+def folder_size(root: Path) -> Size:
+    """Return bytes and number of the regular files below `root`; links are not followed, hard links count once.
+
+    Files that vanish meanwhile are left out. A folder that is missing, or a link, holds nothing.
+    """
+    seen: set[tuple[int, int]] = set()
+    total = files = 0
+    pending = [] if root.is_symlink() else [str(root)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                        continue
+                    status = entry.stat(follow_symlinks=False)
+                    if not S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+                        continue
+                    seen.add((status.st_dev, status.st_ino))
+                    total, files = total + status.st_size, files + 1
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return Size(bytes=total, files=files)
+
+
+def run_sizes(
+    engine: Engine, runs_dir: Path, ids: Sequence[int] | None = None, *, refresh: bool = False
+) -> dict[int, Size]:
+    """Return the size of every run, or of those named; runs that have ended are measured once, others every time.
+
+    With `refresh` everything is measured anew.
+    """
+    query = (
+        select(col(Run.id), col(Run.state), col(Run.finished_at), col(RunFacts.bytes))
+        .add_columns(col(RunFacts.files), col(RunFacts.measured_at))
+        .outerjoin(RunFacts, col(RunFacts.run_id) == col(Run.id))
+        .where(col(Run.deleting).is_(False))
+    )
+    if ids is not None:
+        query = query.where(col(Run.id).in_(ids))
+    with read_session(engine) as session:
+        rows = session.execute(query).all()
+    sizes: dict[int, Size] = {}
+    fresh: dict[int, Size] = {}
+    for run_id, state, finished_at, kept, files, measured_at in rows:
+        known = kept is not None and measured_at is not None and finished_at is not None and measured_at > finished_at
+        if known and not refresh:
+            sizes[run_id] = Size(bytes=kept, files=files or 0)
+            continue
+        sizes[run_id] = folder_size(runs_dir / str(run_id))
+        if State(state).is_final:
+            fresh[run_id] = sizes[run_id]
+    _keep(engine, fresh)
+    return sizes
+
+
+def _keep(engine: Engine, fresh: dict[int, Size]) -> None:
+    ids = list(fresh)
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        some = ids[start : start + ROWS_AT_ONCE]
+        with write_session(engine) as session:
+            alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_(some))))
+            for run_id in some:
+                if run_id in alive:
+                    _keep_one(session, run_id, fresh[run_id])
+
+
+def _keep_one(session: Session, run_id: int, size: Size) -> None:
+    facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
+    facts.bytes, facts.files, facts.measured_at = size.bytes, size.files, now()
+    session.add(facts)
+
+
+def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> dict[str, Any]:
+    """Return `{runs, bytes, files, items}`, the largest run first."""
+    sizes = run_sizes(engine, runs_dir, refresh=refresh)
+    query = select(col(Run.id), col(Run.kind), col(Run.name), col(Run.state), col(Run.pinned))
+    with read_session(engine) as session:
+        named = {row.id: row for row in session.execute(query)}
+    items = [
+        {
+            "id": run_id,
+            "kind": named[run_id].kind,
+            "name": named[run_id].name,
+            "state": named[run_id].state,
+            "pinned": named[run_id].pinned,
+            "bytes": size.bytes,
+            "files": size.files,
+        }
+        for run_id, size in sorted(sizes.items(), key=lambda item: (-item[1].bytes, item[0]))
+        if run_id in named
+    ]
+    return {
+        "runs": len(items),
+        "bytes": sum(int(item["bytes"]) for item in items),
+        "files": sum(int(item["files"]) for item in items),
+        "items": items,
+    }
