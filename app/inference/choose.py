@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 
 from app.inference.errors import ModelRefused
 from app.runs.models import Run
@@ -16,6 +16,17 @@ ANSWERING_MODE: Final = {"both": "no_sync"}
 """Mode whose model answers, where a run trains several."""
 LOOKED_AT: Final = 20
 """Newest passing runs whose model file is looked for."""
+_run: Any = Run
+# Built once: putting a query together costs as much as running it.
+NEWEST_PASSING: Final = (
+    select(_run.id, _run.params)
+    .where(_run.kind == KIND, _run.state == State.SUCCEEDED, _run.verdict == "pass", _run.deleting.is_(False))
+    .order_by(_run.id.desc())
+    .limit(LOOKED_AT)
+)
+BY_ID: Final = select(_run.kind, _run.state, _run.params).where(
+    _run.id == bindparam("run_id"), _run.deleting.is_(False)
+)
 HOW_TO_TRAIN: Final = "train one with `ddp-audit run cifar`, or launch the kind cifar on the page /launch"
 
 
@@ -29,15 +40,8 @@ class ChosenModel:
 
 def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:
     """Return the model of the newest succeeded cifar run with verdict pass. Raises ModelRefused (404) without one."""
-    table: Any = Run
-    query = (
-        select(table.id, table.params)
-        .where(table.kind == KIND, table.state == State.SUCCEEDED, table.verdict == "pass", table.deleting.is_(False))
-        .order_by(table.id.desc())
-        .limit(LOOKED_AT)
-    )
     with engine.connect() as connection:
-        for run_id, params in connection.execute(query):
+        for run_id, params in connection.execute(NEWEST_PASSING):
             path = model_path(runs_dir, run_id, params)
             if path.is_file():
                 return ChosenModel(run_id=run_id, path=path)
@@ -50,10 +54,8 @@ def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     Raises ModelRefused: 404 for an unknown run, 409 for one of another kind, unfinished, or without a model. The
     verdict is not asked for: who names a run wants that run.
     """
-    table: Any = Run
-    query = select(table.kind, table.state, table.params).where(table.id == run_id, table.deleting.is_(False))
     with engine.connect() as connection:
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(BY_ID, {"run_id": run_id}).one_or_none()
     if row is None:
         raise _refused("run_not_found", f"there is no run {run_id}")
     kind, state, params = row

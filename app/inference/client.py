@@ -157,8 +157,7 @@ class _Child:
         answer: asyncio.Future[dict[str, Any]] = self.loop.create_future()
         self._pending[number] = answer
         try:
-            writer.write(wire.pack({"id": number, **request}, data))
-            writer.write(data)
+            writer.writelines((wire.pack({"id": number, **request}, data), data))
             await writer.drain()
             return await answer
         finally:
