@@ -104,12 +104,16 @@ def _memory(training: Training, group: Group) -> MemoryFacts:
 
 
 def _continuation(context: StageContext, group: Group, training: Training, card: DataCard, mode: str) -> Continuation:
-    identity = Identity.of(context, card.digest)
-    # Within a run of both modes each is a trajectory of its own, and may be continued as a run of that mode alone.
-    identity = replace(identity, config={**identity.config, "mode": mode})
+    identity = trajectory(context, card, mode)
     root = _checkpoints(context)
     store = CheckpointStore(root, identity, keep=KEEP, telemetry=group.telemetry, run_root=context.paths.root)
     return Continuation(context=context, group=group, store=store, state=training.state, last=training.total_steps)
+
+
+def trajectory(context: StageContext, card: DataCard, mode: str) -> Identity:
+    """Return what a checkpoint must share: within a run of both modes, each mode is a trajectory of its own."""
+    identity = Identity.of(context, card.digest)
+    return replace(identity, config={**identity.config, "mode": mode})
 
 
 def _checkpoints(context: StageContext) -> Path:
