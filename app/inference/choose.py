@@ -16,6 +16,8 @@ ANSWERING_MODE: Final = {"both": "no_sync"}
 """Mode whose model answers, where a run trains several."""
 LOOKED_AT: Final = 20
 """Newest passing runs whose model file is looked for."""
+MAX_RUN_ID: Final = 2**63 - 1
+"""More does not fit the column, and the database driver answers it with an exception."""
 _run: Any = Run
 # Built once: putting a query together costs as much as running it.
 NEWEST_PASSING: Final = (
@@ -54,6 +56,8 @@ def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     Raises ModelRefused: 404 for an unknown run, 409 for one of another kind, unfinished, or without a model. The
     verdict is not asked for: who names a run wants that run.
     """
+    if not 0 < run_id <= MAX_RUN_ID:
+        raise _refused("run_not_found", f"there is no run {run_id}")
     with engine.connect() as connection:
         row = connection.execute(BY_ID, {"run_id": run_id}).one_or_none()
     if row is None:
