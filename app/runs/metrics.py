@@ -8,7 +8,7 @@ from typing import Final
 
 NULL_BITS: Final = struct.pack("<Q", 0x7FF8_0000_6E75_6C6C)
 """A quiet NaN that no arithmetic produces; its low bytes spell null."""
-NULL: Final = struct.unpack("<d", NULL_BITS)[0]
+NULL: Final[float] = struct.unpack("<d", NULL_BITS)[0]
 """Null as a float: put it into a list of values to be packed."""
 
 

@@ -1,0 +1,182 @@
+"""Taking runs from the queue: one transaction that admits, moves and leases; leases renewed; heartbeats."""
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Engine, delete, update
+from sqlmodel import Session, col, select
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs import queue
+from app.runs.models import Meta, Run, WorkerRow
+from app.runs.states import Reason, State
+from worker import admission
+from worker.admission import Demand, Refuse, Start, Supply, Wait
+from worker.outcome import failure_document
+from worker.processes import Identity
+
+ACTIVE: Final = (State.STARTING, State.RUNNING, State.STOPPING)
+LEASE_SECONDS: Final = 15.0
+LOOKED_AT: Final = 200
+"""Queued runs considered at a time, oldest first."""
+STALE_ROWS_DAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """This worker, as its row names it."""
+
+    id: str
+    process: Identity
+    host: str = socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What this worker can offer."""
+
+    visible: tuple[int, ...] | None
+    busy: dict[int, str]
+    max_cpu_runs: int
+
+
+def lease() -> Any:
+    """Return until when a lease given now lasts."""
+    return now() + timedelta(seconds=LEASE_SECONDS)
+
+
+def claim(engine: Engine, me: Me, machine: Machine, *, only: int | None = None) -> int | None:
+    """Take the first queued run that may start and return its number, or None.
+
+    Runs that can never start end here as `no_devices`; the others' `waiting_for` is brought up to date. With `only`, no
+    other run is looked at.
+    """
+    with read_session(engine) as session:
+        decisions = _decide(session, me, machine, only)
+        if all(isinstance(decision, Wait) and decision.why == run.waiting_for for run, decision in decisions):
+            return None
+    with write_session(engine) as session:
+        session.exec(select(Meta).with_for_update()).all()  # where writers are not alone anyway, one admits at a time
+        for run, decision in _decide(session, me, machine, only):
+            if _apply(session, me, run, decision):
+                return run.id
+    return None
+
+
+def _decide(session: Session, me: Me, machine: Machine, only: int | None) -> list[tuple[Run, admission.Decision]]:
+    query = select(Run).where(Run.state == State.QUEUED).order_by(col(Run.id)).limit(LOOKED_AT)
+    queued = session.exec(query if only is None else query.where(Run.id == only)).all()
+    if not queued:
+        return []
+    supply = _supply(session, me, machine)
+    ahead: dict[str, int] = {}
+    decisions: list[tuple[Run, admission.Decision]] = []
+    for run in queued:
+        demand = Demand.of(queue.number_of(run), run.params)
+        decision = admission.admit(demand, supply)
+        if not isinstance(decision, Refuse):
+            first = ahead.setdefault(admission.resource_of(decision, demand, supply), demand.run_id)
+            if first != demand.run_id:
+                decision = Wait(f"run {first} is ahead of it for the same devices")
+        decisions.append((run, decision))
+    return decisions
+
+
+def _apply(session: Session, me: Me, run: Run, decision: admission.Decision) -> bool:
+    """Carry a decision out and return whether the run was taken."""
+    run_id = queue.number_of(run)
+    if isinstance(decision, Start):
+        queue.move(
+            session,
+            run_id,
+            State.QUEUED,
+            State.STARTING,
+            note=f"on {decision.device} with {decision.backend}" + (f", GPUs {decision.gpus}" if decision.gpus else ""),
+            actor=me.id,
+            worker_id=me.id,
+            lease_until=lease(),
+            device=decision.device,
+            backend=decision.backend,
+            gpus=list(decision.gpus),
+            waiting_for="",
+        )
+        return True
+    if isinstance(decision, Refuse):
+        queue.move(
+            session,
+            run_id,
+            State.QUEUED,
+            State.FAILED,
+            reason=Reason.NO_DEVICES,
+            note="not enough devices",
+            actor=me.id,
+            failure=failure_document(last_line=decision.why),
+            diagnosis=decision.why,
+        )
+    elif run.waiting_for != decision.why:
+        session.execute(update(Run).where(col(Run.id) == run_id).values(waiting_for=decision.why))
+    return False
+
+
+def _supply(session: Session, me: Me, machine: Machine) -> Supply:
+    active = session.exec(select(Run).where(col(Run.state).in_(ACTIVE)).order_by(col(Run.id))).all()
+    elsewhere = {row.id for row in session.exec(select(WorkerRow).where(WorkerRow.host != me.host))}
+    return Supply(
+        visible=machine.visible,
+        busy=machine.busy,
+        held={gpu: queue.number_of(run) for run in active if run.worker_id not in elsewhere for gpu in run.gpus},
+        cpu_runs=[queue.number_of(run) for run in active if run.device == "cpu"],
+        max_cpu_runs=machine.max_cpu_runs,
+        others_visible=max((_gpu_count(row) for row in queue.live_workers(session) if row.id != me.id), default=0),
+    )
+
+
+def _gpu_count(row: WorkerRow) -> int:
+    return len((row.devices or {}).get("gpus", []))
+
+
+def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> list[int]:
+    """Say that this worker lives, publish what it offers, renew its leases; return the runs that are still its own."""
+    moment = now()
+    with write_session(engine) as session:
+        row = session.get(WorkerRow, me.id) or WorkerRow(
+            id=me.id,
+            pid=me.process.pid,
+            pid_start=me.process.start,
+            boot_id=me.process.boot,
+            host=me.host,
+            started_at=moment,
+            heartbeat_at=moment,
+        )
+        row.heartbeat_at = moment
+        for name, value in published.items():
+            setattr(row, name, value)
+        session.add(row)
+        mine = col(Run.worker_id) == me.id
+        session.execute(update(Run).where(mine, col(Run.id).in_(runs)).values(lease_until=lease()))
+        owned = list(session.exec(select(Run.id).where(mine, col(Run.id).in_(runs))))
+    return [run_id for run_id in owned if run_id is not None]
+
+
+def sign_off(engine: Engine, me: Me) -> None:
+    """Let go of everything, so that the next worker takes over at once."""
+    with write_session(engine) as session:
+        session.execute(update(Run).where(col(Run.worker_id) == me.id).values(lease_until=now()))
+        session.execute(delete(WorkerRow).where(col(WorkerRow.id) == me.id))
+
+
+def forget_old_workers(engine: Engine) -> None:
+    """Remove rows of workers that have not been heard of for a week."""
+    oldest = now() - timedelta(days=STALE_ROWS_DAYS)
+    with write_session(engine) as session:
+        session.execute(delete(WorkerRow).where(col(WorkerRow.heartbeat_at) < oldest))
+
+
+def anything_queued(engine: Engine) -> bool:
+    """Return whether a run waits."""
+    with read_session(engine) as session:
+        return session.exec(select(Run.id).where(Run.state == State.QUEUED).limit(1)).first() is not None

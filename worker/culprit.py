@@ -1,0 +1,72 @@
+"""Which rank failed first: a rank whose connection broke is a victim, the one that broke it is the cause. Pure."""
+
+import math
+import re
+import signal
+from typing import Final
+
+from worker.facts import Facts, RankEnd
+
+EXIT_PREEMPTED: Final = 65
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+CONNECTION: Final = re.compile(
+    r"connection (was |has been )?(likely )?(closed|reset|refused|aborted)|closed by peer|broken pipe|"
+    r"remote process exited|remote peer|timed out|connection lost|launcher \(pid \d+\) ended",
+    re.IGNORECASE,
+)
+PARENT_DEATH_SECONDS: Final = 1.0
+"""A rank that gets SIGKILL this close to the launcher's own violent end died of it."""
+
+CAUSE, VICTIM, STOPPED, WELL = range(4)
+
+
+def ended_well(rank: RankEnd) -> bool:
+    """Whether a rank did its work to the end and left with exit code 0."""
+    return rank.exit_code == 0 and rank.finished
+
+
+def first_failed(facts: Facts) -> RankEnd | None:
+    """Return the rank to name: of the most telling class, the earliest. None when no rank explains the failure."""
+    ranked = sorted(
+        (role_of(rank, facts), failed_at(rank), rank.rank != facts.first, rank.rank)
+        for rank in facts.ranks
+        if role_of(rank, facts) != WELL
+    )
+    if not ranked or ranked[0][0] == STOPPED:
+        return None
+    return next(rank for rank in facts.ranks if rank.rank == ranked[0][3])
+
+
+def failed_at(rank: RankEnd) -> float:
+    """Return when a rank failed: at its exception, else at its end; infinity when neither is known."""
+    return min((at for at in (rank.error_at, rank.died_at) if at is not None), default=math.inf)
+
+
+def role_of(rank: RankEnd, facts: Facts) -> int:
+    """Return what a rank's end says: CAUSE, VICTIM of another's end, STOPPED by supervisor or launcher, or WELL."""
+    if _stopped(rank, facts):
+        return STOPPED
+    if rank.exit_code == 0:
+        return CAUSE if not rank.finished or left_early(rank, facts) else WELL
+    if rank.signal == signal.SIGTERM or rank.exit_code in {EXIT_TERMINATED, EXIT_PREEMPTED}:
+        return VICTIM
+    if rank.exit_code is not None and CONNECTION.search(rank.last_line):
+        return VICTIM
+    return CAUSE
+
+
+def left_early(rank: RankEnd, facts: Facts) -> bool:
+    """Whether a rank ended well by its own account while others had entered a collective that it never did."""
+    others = [other for other in facts.ranks if other.rank != rank.rank and not ended_well(other)]
+    return any(other.collective > rank.collective for other in others)
+
+
+def _stopped(rank: RankEnd, facts: Facts) -> bool:
+    if rank.signal is None and rank.exit_code is None:
+        return True  # never seen to end by itself
+    if rank.signal != signal.SIGKILL or rank.died_at is None:
+        return False
+    if facts.killed_at is not None and rank.died_at >= facts.killed_at:
+        return True
+    launcher_died = facts.launcher == "torchrun" and facts.main_signal is not None and facts.main_ended_at is not None
+    return launcher_died and rank.died_at >= (facts.main_ended_at or 0.0) - PARENT_DEATH_SECONDS

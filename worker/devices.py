@@ -1,0 +1,141 @@
+"""What this machine offers, found by `trainer.probe` in a process of its own: the worker never imports torch."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from app.settings import Settings
+from trainer.contract.environment import EnvironmentReport
+from worker.admission import BUSY_BYTES
+from worker.log import log
+from worker.plan import CHECKOUT
+
+PROBE_SECONDS: Final = 180.0
+AGAIN_SECONDS: Final = 60.0
+"""After a probe that failed."""
+BUSY_FRESH_SECONDS: Final = 3.0
+GPU_FILES: Final = ("nvidia[0-9]*", "dxg")
+SMI_SECONDS: Final = 10.0
+
+
+class Devices:
+    """The machine's devices as far as they are known yet."""
+
+    def __init__(self, settings: Settings, *, probe: tuple[str, ...] | None = None, dev: Path = Path("/dev")) -> None:
+        self._argv = probe or (sys.executable, "-m", "trainer.probe", "--data-dir", str(settings.data_dir))
+        self._has_gpu_files = any(any(dev.glob(pattern)) for pattern in GPU_FILES)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = self._ended = 0.0
+        self._busy: tuple[float, dict[int, str]] = (0.0, {})
+        self.report: EnvironmentReport | None = None
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """What the heartbeat publishes; None until the first probe is back."""
+        return None if self.report is None else self.report.model_dump(mode="json")
+
+    @property
+    def visible(self) -> tuple[int, ...] | None:
+        """Indices of the GPUs found; None while that is not known. A machine without GPU files has none."""
+        if self.report is not None:
+            return tuple(gpu.index for gpu in self.report.gpus)
+        return None if self._has_gpu_files else ()
+
+    def poll(self) -> bool:
+        """Start the probe if none is under way or done, look whether it is back; True when something new is known."""
+        if self.report is not None:
+            return False
+        if self._process is None:
+            if self._ended == 0.0 or time.monotonic() - self._ended > AGAIN_SECONDS:
+                self._begin()
+            return False
+        if self._process.poll() is None:
+            if time.monotonic() - self._began > PROBE_SECONDS:
+                self._process.kill()
+            return False
+        return self._finish(self._process)
+
+    def close(self) -> None:
+        """End a probe that is under way."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def busy(self) -> dict[int, str]:
+        """Return the GPUs that are in use by whomever, with how; not older than a few seconds."""
+        if self.report is None or not self.report.gpus:
+            return {}
+        if time.monotonic() - self._busy[0] > BUSY_FRESH_SECONDS:
+            self._busy = (time.monotonic(), self._look())
+        return self._busy[1]
+
+    def _look(self) -> dict[int, str]:
+        uuids = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in self.report.gpus} if self.report else {}
+        memory = _smi("--query-gpu=uuid,memory.used")
+        if memory is None:
+            used = {gpu.index: gpu.total_bytes - gpu.free_bytes for gpu in self.report.gpus} if self.report else {}
+            # The probe's own context is in these figures, so they count only from twice the usual limit on.
+            return {gpu: f"{size >> 20} MiB of memory in use" for gpu, size in used.items() if size > 2 * BUSY_BYTES}
+        return in_use(memory, _smi("--query-compute-apps=gpu_uuid,pid") or "", uuids)
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # no pipe that could fill up
+        try:
+            self._process = subprocess.Popen(
+                self._argv, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            self._ended = time.monotonic()
+            log.error("the probe cannot be started", action="probe-failed", error=str(error))
+
+    def _finish(self, process: "subprocess.Popen[bytes]") -> bool:
+        self._process, self._ended = None, time.monotonic()
+        with self._output as output:
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        try:
+            self.report = EnvironmentReport.model_validate(json.loads(text[text.index("{") :]))
+        except (ValueError, ValidationError):
+            log.error("the probe failed", action="probe-failed", exit_code=process.returncode, output=text[-500:])
+            return False
+        log.info("devices found", action="probe-done", gpus=len(self.report.gpus), cpu=self.report.cpu)
+        return True
+
+
+def in_use(memory: str, processes: str, uuids: Mapping[str, int]) -> dict[int, str]:
+    """Return the GPUs in use from two listings of nvidia-smi (uuid, MiB used) and (uuid, pid); `uuids` -> index."""
+    found: dict[int, str] = {}
+    _each(memory, uuids, lambda gpu, mib: _note_memory(found, gpu, mib))
+    pids: dict[int, list[str]] = {}
+    _each(processes, uuids, lambda gpu, pid: pids.setdefault(gpu, []).append(pid))
+    return found | {gpu: f"process {', '.join(listed)}" for gpu, listed in pids.items()}
+
+
+def _note_memory(found: dict[int, str], gpu: int, mib: str) -> None:
+    if mib.isdigit() and int(mib) << 20 > BUSY_BYTES:
+        found[gpu] = f"{mib} MiB of memory in use"
+
+
+def _each(listing: str, uuids: Mapping[str, int], take: Callable[[int, str], None]) -> None:
+    for line in listing.splitlines():
+        uuid, _, value = line.partition(",")
+        gpu = uuids.get(uuid.strip().removeprefix("GPU-"))
+        if gpu is not None:
+            take(gpu, value.strip())
+
+
+def _smi(query: str) -> str | None:
+    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=SMI_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

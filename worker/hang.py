@@ -1,0 +1,218 @@
+"""Ranks that say nothing any more: flagged, asked for their stacks, and the odd one named by the breadcrumbs."""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.runs.states import Reason
+from app.settings import Settings
+from trainer.contract.crumb import Crumb, read_crumb
+from trainer.contract.paths import AttemptPaths
+from worker import processes
+from worker.lines import Heard
+from worker.outcome import failure_document
+from worker.processes import MARKER, STOPPED_STATES, Identity
+
+ANSWER_SECONDS: Final = 1.5
+"""What a rank gets to write its stacks."""
+PY_SPY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where one rank is while nobody moves."""
+
+    rank: int
+    silent: float
+    """Seconds since its newest event."""
+    stopped: bool
+    """Suspended by a signal or a debugger."""
+    collective: int
+    inside: bool
+    operation: str
+    phase: str
+    step: int | None
+    has_stack: bool = False
+
+    def text(self) -> str:
+        """Return the position in words."""
+        step = "" if self.step is None else f", step {self.step}"
+        where = "before its first collective"
+        if self.collective:
+            where = f"{'inside' if self.inside else 'past'} collective {self.collective} ({self.operation})"
+        stopped = ", stopped by a signal" if self.stopped else ""
+        stack = "" if self.has_stack else ", no stack (it cannot answer)"
+        place = f"phase {self.phase or 'start'}{step}, {where}"
+        return f"rank {self.rank}: {place}, silent for {self.silent:.0f} s{stopped}{stack}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a run has to be ended."""
+
+    reason: Reason
+    failure: dict[str, Any]
+    diagnosis: str
+
+
+def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
+    """Return the ranks that keep the others waiting, the furthest behind first, and how that is known.
+
+    A stopped rank explains everything. Else it is who is not inside the newest collective; if all are, who is inside
+    another operation than most. No rank when all are inside the same one: then no rank, but their connection, is odd.
+    """
+    stopped = [position.rank for position in positions if position.stopped]
+    if stopped:
+        return stopped, "it is stopped (by SIGSTOP or a debugger) and cannot go on"
+    newest = max(position.collective for position in positions)
+    behind = [p for p in positions if p.collective < newest or not p.inside]
+    if len(behind) == len(positions):
+        behind = [p for p in behind if p.collective < newest] or [max(behind, key=lambda p: p.silent)]
+    if behind:
+        behind.sort(key=lambda p: (p.collective, p.step or 0))
+        return [
+            p.rank for p in behind
+        ], f"it is not inside the newest collective (number {newest}) while others wait there"
+    operations = [position.operation for position in positions]
+    common = max(operations, key=operations.count)
+    if operations.count(common) > len(operations) / 2:
+        odd = [position.rank for position in positions if position.operation != common]
+        if odd:
+            return odd, f"it is inside another collective than the others, who are in {common}"
+    return [], "all ranks are inside the same collective, so the connection between them is stuck, not one rank"
+
+
+class Watch:
+    """Watches the ranks of one attempt for silence."""
+
+    def __init__(self, paths: AttemptPaths, marker: str, expected: int, settings: Settings) -> None:
+        self._paths, self._marker, self._expected, self._settings = paths, marker, expected, settings
+        self._asked_at: float | None = None
+        self._asked: set[int] = set()
+        self.stalled: set[int] = set()
+
+    def flags(self, ranks: Mapping[int, Heard]) -> set[int]:
+        """Return the ranks that have been silent for longer than the stall limit."""
+        silent = _silences(ranks)
+        return {rank for rank, seconds in silent.items() if seconds > self._settings.stall_seconds}
+
+    def check(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
+        """Return why the attempt must be ended, None while it need not. Stacks are asked for a little earlier."""
+        silent = _silences(ranks)
+        late = self._late(ranks, started_at)
+        if late is not None:
+            return late
+        hanging = {rank for rank, seconds in silent.items() if seconds > self._settings.hang_seconds}
+        if not hanging or self._only_waiting(hanging, silent):
+            self._asked_at = None
+            return None
+        if self._asked_at is None:
+            self._ask_for_stacks(ranks)
+            return None
+        if time.monotonic() - self._asked_at < ANSWER_SECONDS:
+            return None
+        return self._conclude(ranks, silent)
+
+    def _late(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
+        missing = [rank for rank in range(self._expected) if rank not in ranks or not ranks[rank].started]
+        if not missing or time.time() - started_at <= self._settings.start_seconds:
+            return None
+        text = (
+            f"Rank {missing[0]} sent no event within {self._settings.start_seconds:g} seconds of its start "
+            f"(DDP_AUDIT_START_SECONDS); {len(missing)} of {self._expected} ranks never began."
+        )
+        failure = failure_document(rank=missing[0], phase="start", step=0, last_line=text)
+        return Stop(reason=Reason.LAUNCH_ERROR, failure=failure, diagnosis=text)
+
+    def _only_waiting(self, hanging: set[int], silent: Mapping[int, float]) -> bool:
+        """Whether the silent ranks wait in a collective for one that still works and says so."""
+        if not silent.keys() - hanging:
+            return False
+        crumbs = [read_crumb(self._paths.breadcrumb(rank)) for rank in hanging]
+        return all(crumb is not None and crumb.inside for crumb in crumbs) and not any(map(self._is_stopped, crumbs))
+
+    def _is_stopped(self, crumb: Crumb | None) -> bool:
+        found = processes.stat(crumb.pid) if crumb else None
+        return found is not None and found.state in STOPPED_STATES
+
+    def _ask_for_stacks(self, ranks: Mapping[int, Heard]) -> None:
+        self._asked_at = time.monotonic()
+        for rank, heard in ranks.items():
+            process = self._process(heard.pid)
+            # Before the handler is installed the signal would end the rank; its file says that it is.
+            if process is not None and self._paths.stacks(rank).exists():
+                process.send(signal.SIGUSR1)
+
+    def _process(self, pid: int | None) -> Identity | None:
+        if pid is None or processes.environment_of(pid).get(MARKER) != self._marker:
+            return None
+        return Identity.of(pid)
+
+    def _conclude(self, ranks: Mapping[int, Heard], silent: Mapping[int, float]) -> Stop:
+        without = {rank: heard.pid for rank, heard in ranks.items() if not self._has_stack(rank) and not heard.ended}
+        self._py_spy({rank: pid for rank, pid in without.items() if self._process(pid) is not None and pid})
+        positions = [self._position(rank, ranks[rank], seconds) for rank, seconds in sorted(silent.items())]
+        odd, why = odd_ranks(positions)
+        culprit = next((position for position in positions if odd and position.rank == odd[0]), None)
+        text = hang_text(positions, odd, why, self._settings.hang_seconds)
+        failure = failure_document(
+            rank=culprit.rank if culprit else None,
+            phase=culprit.phase if culprit else None,
+            step=culprit.step if culprit else None,
+            last_line=culprit.text() if culprit else why,
+        )
+        return Stop(reason=Reason.HANG, failure=failure, diagnosis=text)
+
+    def _has_stack(self, rank: int) -> bool:
+        try:
+            return self._paths.stacks(rank).stat().st_size > 0
+        except OSError:
+            return False
+
+    def _py_spy(self, pids: Mapping[int, int]) -> None:
+        program = shutil.which("py-spy")
+        if program is None:
+            return
+        for rank, pid in pids.items():
+            with self._paths.stacks(rank).open("ab") as handle:
+                argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
+                try:
+                    subprocess.run(argv, stdout=handle, stderr=subprocess.DEVNULL, timeout=PY_SPY_SECONDS, check=False)
+                except (OSError, subprocess.SubprocessError):
+                    continue  # a stack is a help, not a must
+
+    def _position(self, rank: int, heard: Heard, silent: float) -> Position:
+        crumb = read_crumb(self._paths.breadcrumb(rank))
+        found = processes.stat(heard.pid) if heard.pid else None
+        return Position(
+            rank=rank,
+            silent=silent,
+            stopped=found is not None and found.state in STOPPED_STATES,
+            collective=crumb.collective if crumb else 0,
+            inside=bool(crumb and crumb.inside),
+            operation=crumb.operation if crumb else "",
+            phase=crumb.phase if crumb else heard.phase,
+            step=crumb.step if crumb else heard.step,
+            has_stack=self._has_stack(rank),
+        )
+
+
+def _silences(ranks: Mapping[int, Heard]) -> dict[int, float]:
+    moment = time.time()
+    return {rank: moment - heard.newest for rank, heard in ranks.items() if heard.started and not heard.ended}
+
+
+def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:
+    """Return what a person reads about a hang: the odd rank first, then every position."""
+    head = f"No rank is odd: {why}." if not odd else f"Rank {odd[0]} holds up the run: {why}."
+    also = f" The same holds for rank {', '.join(map(str, odd[1:]))}." if odd[1:] else ""
+    where = "; ".join(position.text() for position in positions)
+    return (
+        f"{head}{also} A rank was silent for more than {limit:g} seconds (DDP_AUDIT_HANG_SECONDS). Positions: {where}. "
+        "Unequal token counts are normal, unequal numbers of collectives are not. The stacks of the ranks that could "
+        "answer are kept beside their events."
+    )

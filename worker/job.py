@@ -1,0 +1,233 @@
+"""One run in this worker's care, from its claim or adoption to its final state: stages one after the other."""
+
+import errno
+import time
+from pathlib import Path
+
+from app.runs.models import Run, StageAttempt
+from app.runs.states import Reason, State
+from trainer.contract.config import RunConfig
+from trainer.contract.files import write_json_atomically
+from trainer.contract.kinds import StagePlan, kinds
+from trainer.contract.result import Result
+from worker import diagnosis, records
+from worker.attempt import Attempt, Office
+from worker.facts import Facts
+from worker.hang import Stop
+from worker.log import log
+from worker.outcome import Outcome, failure_document, invalid_result, judge, stage_ended_well
+from worker.plan import run_paths
+
+
+class Job:
+    """A run and, while one is under way, its current attempt."""
+
+    def __init__(self, office: Office, run: Run) -> None:
+        self.office, self.run, self.run_id = office, run, int(run.id or 0)
+        self.paths = run_paths(office.settings, self.run_id)
+        self.done = False
+        self.attempt: Attempt | None = None
+        self._stages: list[StagePlan] = []
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to end, by whomever it was asked."""
+        return self.run.state == State.STOPPING
+
+    def due(self) -> float | None:
+        """Return the unix time of something that must not be late, None when nothing is planned."""
+        attempt = self.attempt
+        return None if attempt is None or attempt.killer is None or attempt.ended else attempt.killer.due()
+
+    def tick(self) -> None:
+        """Do what can be done now; after an exception the next call goes on where this one failed.
+
+        Raises LeaseLost when the run is another worker's by now, sqlalchemy.exc.OperationalError, OSError.
+        """
+        if not self._stages:
+            self._plan()
+        elif self.attempt is None:
+            self._next()
+        elif self.attempt.ended:
+            if self.attempt.drain():
+                self._conclude(self.attempt)
+        else:
+            self._supervise(self.attempt)
+
+    def stop(self, stop: Stop) -> None:
+        """End the run for a reason of the worker's own."""
+        log.warning("stopping a run", action="run-stopping", run_id=self.run_id, reason=str(stop.reason))
+        records.begin_stop(self.office.engine, self.run_id, self.office.me, stop)
+        self.refresh()
+
+    def stop_for_full_disk(self, error: OSError) -> bool:
+        """End the run if `error` says that the disk is full, and return whether it does."""
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            return False
+        text = f"The worker could not write the files of the run, because the disk is full: {error}."
+        failure = failure_document(last_line=str(error))
+        self.stop(Stop(reason=Reason.DISK_FULL, failure=failure, diagnosis=text))
+        return True
+
+    def give_up(self, error: Exception) -> None:
+        """End a run that the worker cannot handle, so that it does not stay in a state that lies."""
+        stage, number = "", records.NOT_STARTED
+        if self.attempt is not None:
+            self.attempt.destroy()
+            stage, number = self.attempt.stage.name, self.attempt.number
+        facts = Facts(stage=stage, launch_error=f"the worker failed: {type(error).__name__}: {error}")
+        self._finish(judge(facts), facts, number)
+
+    def refresh(self) -> None:
+        """Read the run's state anew."""
+        self.run = records.load_run(self.office.engine, self.run_id)
+
+    def close(self) -> None:
+        """Let go of the run; what runs goes on."""
+        if self.attempt is not None:
+            self.attempt.close()
+
+    def _plan(self) -> None:
+        try:
+            kind = kinds()[self.run.kind]
+            stages = kind.stages(kind.params.model_validate(self.run.params))
+            if not self.paths.config.exists():
+                write_json_atomically(self.paths.config, self._config().model_dump(mode="json"))
+        except (KeyError, ValueError, OSError) as error:
+            facts = Facts(stage="planning", launch_error=f"{type(error).__name__}: {error}")
+            self._finish(judge(facts), facts, records.NOT_STARTED)
+            return
+        records.plan_stages(self.office.engine, self.run_id, self.office.me, stages)
+        self._stages = stages
+
+    def _config(self) -> RunConfig:
+        run = self.run
+        return RunConfig(
+            run_id=self.run_id,
+            kind=run.kind,
+            preset=run.preset,
+            params=run.params,
+            backend=run.backend or "gloo",
+            device=run.device or "cpu",
+            gpus=run.gpus,
+            datasets_dir=str(self.office.settings.datasets_dir),
+            resume_from=None if run.resume_from is None else str(self.paths.root / run.resume_from),
+        )
+
+    def _next(self) -> None:
+        """Start what comes next, or go on with what an earlier worker started."""
+        rows = records.attempts(self.office.engine, self.run_id)
+        running = next((row for row in rows if row.state == "running"), None)
+        succeeded = {row.stage for row in rows if row.state == "succeeded"}
+        waiting = [index for index, stage in enumerate(self._stages) if stage.name not in succeeded]
+        if running is not None:
+            began_at = running.started_at.timestamp() if running.started_at else time.time()
+            stage = self._stages[running.position]
+            self.attempt = Attempt(self.office, self.run, stage, running.attempt, began_at=began_at)
+        elif self.stopping:
+            facts = self._stop_facts(Facts(stage=self._stages[waiting[0] if waiting else -1].name))
+            self._finish(judge(facts), facts, records.NOT_STARTED)
+        elif waiting:
+            self._start(waiting[0], rows)
+        else:
+            last = rows[-1]
+            self._finish_with_result(Facts(stage=last.stage), last.attempt, recorded=True)
+
+    def _start(self, position: int, rows: list[StageAttempt]) -> None:
+        office, stage = self.office, self._stages[position]
+        number = max((row.attempt for row in rows if row.position == position), default=0) + 1
+        records.begin_attempt(office.engine, self.run_id, office.me, stage, position=position, attempt=number)
+        try:
+            attempt = Attempt(office, self.run, stage, number, began_at=time.time())
+            attempt.launch()
+        except OSError as error:
+            facts = Facts(stage=stage.name, launcher=stage.launcher, launch_error=str(error))
+            self._finish(judge(facts), facts, number)
+            return
+        self.attempt = attempt
+
+    def _supervise(self, attempt: Attempt) -> None:
+        stop = attempt.supervise(self.run)
+        if self.run.state == State.STARTING and attempt.heard:
+            records.mark_running(self.office.engine, self.run_id, self.office.me)
+            self.refresh()
+        stop = stop or self._over_time(attempt)
+        if stop is not None and not self.stopping and not attempt.ended:
+            self.stop(stop)
+
+    def _over_time(self, attempt: Attempt) -> Stop | None:
+        limit = self.office.settings.run_limit_seconds
+        if self.stopping or self.run.started_at is None or time.time() - self.run.started_at.timestamp() <= limit:
+            return None
+        text = diagnosis.time_limit(attempt.stage.name, limit)
+        return Stop(reason=Reason.TIME_LIMIT, failure=failure_document(last_line=text), diagnosis=text)
+
+    def _conclude(self, attempt: Attempt) -> None:
+        self.refresh()
+        facts = self._stop_facts(attempt.facts())
+        if not self.stopping and attempt.killed_on_purpose(facts):
+            self._close(attempt, facts, "killed")
+        elif self.stopping or not stage_ended_well(facts):
+            self._finish(judge(facts), facts, attempt.number)
+        elif attempt.stage.name == self._stages[-1].name:
+            self._finish_with_result(facts, attempt.number)
+        else:
+            self._close(attempt, facts, "succeeded")
+
+    def _close(self, attempt: Attempt, facts: Facts, state: str) -> None:
+        records.close_attempt(
+            self.office.engine, self.run_id, self.office.me, attempt=attempt.number, facts=facts, state=state
+        )
+        if self.run.state == State.STARTING:
+            records.mark_running(self.office.engine, self.run_id, self.office.me)
+        log.info("an attempt ended", action="attempt-ended", run_id=self.run_id, stage=facts.stage, state=state)
+        self.attempt = None
+        self._next()
+
+    def _stop_facts(self, facts: Facts) -> Facts:
+        run = self.run
+        return facts.with_stop(
+            cancelled=run.cancel_requested_at is not None,
+            stop_reason=None if run.stop_reason is None else Reason(run.stop_reason),
+            noted={"failure": run.failure, "diagnosis": run.diagnosis},
+        )
+
+    def _finish_with_result(self, facts: Facts, number: int, *, recorded: bool = False) -> None:
+        try:
+            result = load_result(self.paths.result, self.run.kind)
+        except (OSError, ValueError) as error:
+            problem = f"{self.paths.result}: {' '.join(str(error).split())[:1000]}"
+            self._finish(invalid_result(facts, problem), facts, number, recorded=recorded)
+            return
+        outcome = Outcome(state=State.SUCCEEDED, reason=Reason.COMPLETED, failure=None, diagnosis="")
+        self._finish(outcome, facts, number, verdict=str(result.verdict), recorded=recorded)
+
+    def _finish(
+        self, outcome: Outcome, facts: Facts, number: int, *, verdict: str | None = None, recorded: bool = False
+    ) -> None:
+        office = self.office
+        attempt = records.NOT_STARTED if recorded else number
+        try:
+            records.finish(office.engine, self.run_id, office.me, outcome, facts, attempt=attempt, verdict=verdict)
+        except records.CancelCameFirst:
+            self.refresh()
+            facts = self._stop_facts(facts)
+            outcome = judge(facts)
+            records.finish(office.engine, self.run_id, office.me, outcome, facts, attempt=attempt)
+        self.done = True
+        log.info(
+            "a run ended",
+            action="run-ended",
+            run_id=self.run_id,
+            state=str(outcome.state),
+            reason=str(outcome.reason),
+            verdict=verdict,
+        )
+
+
+def load_result(path: Path, kind: str) -> Result:
+    """Return the checked result of a run. Raises OSError, and ValueError for one that is invalid or another kind's."""
+    result = Result.load(path)
+    if result.kind != kind:
+        raise ValueError(f"it is of kind {result.kind!r}, the run of kind {kind!r}")
+    return result

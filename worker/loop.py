@@ -1,0 +1,246 @@
+"""The worker: claims runs, carries them through, takes over what an earlier worker left, and says that it lives."""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy.exc import OperationalError
+
+from app.db import create_database_engine
+from app.runs.queue import UnknownRun
+from app.settings import Settings
+from trainer.contract.kinds import kinds
+from worker import claim, records, recover
+from worker.attempt import Office
+from worker.claim import Machine, Me
+from worker.devices import Devices
+from worker.executors.base import Executor
+from worker.executors.local import LocalExecutor
+from worker.intake import LeaseLost
+from worker.job import Job
+from worker.log import configure, log
+from worker.processes import Identity
+
+BUSY_TURN_SECONDS: Final = 0.1
+IDLE_TURN_SECONDS: Final = 0.25
+HEARTBEAT_SECONDS: Final = 3.0
+SWEEP_SECONDS: Final = 1.0
+PATIENCE: Final = 5
+"""Failures of the worker itself in a row, after which a run is given up."""
+
+
+class Worker:
+    """One worker process's work. Not for use from two threads, except `stop`."""
+
+    def __init__(self, settings: Settings, *, devices: Devices | None = None, executor: Executor | None = None) -> None:
+        configure()
+        self.settings = settings
+        self._engine = create_database_engine(settings)
+        self._devices = devices or Devices(settings)
+        self._me = Me(id=uuid4().hex, process=_own_process())
+        self._office = Office(
+            engine=self._engine,
+            settings=settings,
+            executor=executor or LocalExecutor(),
+            me=self._me,
+            database_id=records.database_id(self._engine),
+        )
+        self._jobs: dict[int, Job] = {}
+        self._failures: dict[int, int] = {}
+        self._stopped = threading.Event()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._beat_at = self._swept_at = 0.0
+
+    @property
+    def id(self) -> str:
+        """This worker's name in the database."""
+        return self._me.id
+
+    def run_forever(self) -> None:
+        """Work until `stop` is called or TERM or INT arrives; what runs then goes on and is taken over later."""
+        with _Signals(self.stop):
+            self._work(lambda: False)
+
+    def run_once(self) -> None:
+        """Work until the queue is empty and every run has ended."""
+        with _Signals(self.stop):
+            self._work(lambda: not self._jobs and not self._queue_is_filled())
+
+    def run_single(self, run_id: int, on_turn: Callable[[], None] | None = None) -> None:
+        """Carry one run to its end, whatever waits before it; `on_turn` is called some ten times a second.
+
+        Raises queue.UnknownRun. What an earlier worker left is taken over too, and let go of at the end.
+        """
+
+        def ended() -> bool:
+            if on_turn is not None:
+                on_turn()
+            return records.load_run(self._engine, run_id).finished_at is not None
+
+        self._work(ended, only=run_id)
+
+    def stop(self) -> None:
+        """Ask the worker to end soon; safe from a signal handler and from other threads."""
+        self._stopped.set()
+        os.write(self._wake_writer, b"x")
+
+    def _work(self, finished: Callable[[], bool], only: int | None = None) -> None:
+        log.info("worker started", action="worker-started", worker=self._me.id, pid=os.getpid())
+        try:
+            while not self._stopped.is_set() and not self._calmly(finished):
+                self._turn(only)
+                self._wait()
+        finally:
+            self._let_go()
+
+    def _turn(self, only: int | None) -> None:
+        self._calmly(self._beat)
+        self._calmly(self._sweep)
+        self._calmly(self._refresh)
+        for job in list(self._jobs.values()):
+            self._tick(job)
+        self._calmly(lambda: self._claim(only))
+
+    def _calmly(self, step: Callable[[], Any]) -> Any:
+        """Do a step; a database that is locked or full for a while ends nothing."""
+        try:
+            return step()
+        except OperationalError as error:
+            log.warning("the database did not answer", action="database-busy", error=str(error.orig))
+            return None
+
+    def _beat(self) -> None:
+        known = self._devices.poll()
+        if not known and time.monotonic() - self._beat_at < HEARTBEAT_SECONDS:
+            return
+        owned = claim.heartbeat(
+            self._engine,
+            self._me,
+            list(self._jobs),
+            devices=self._devices.document,
+            kinds=list(kinds()),
+            targets=[name.strip() for name in self.settings.targets.split(",") if name.strip()],
+        )
+        if self._beat_at == 0.0:
+            claim.forget_old_workers(self._engine)
+        self._beat_at = time.monotonic()
+        for run_id in self._jobs.keys() - set(owned):
+            self._drop(run_id, "its lease went to another worker")
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._swept_at < SWEEP_SECONDS:
+            return
+        self._swept_at = time.monotonic()
+        for orphan in recover.orphans(self._engine, self._me):
+            if recover.adopt(self._engine, self._me, orphan):
+                self._take(orphan.run_id)
+
+    def _refresh(self) -> None:
+        if not self._jobs:
+            return
+        found = records.states(self._engine, self._jobs)
+        for run_id, job in list(self._jobs.items()):
+            if run_id not in found:
+                self._drop(run_id, "it was removed")
+            else:
+                job.run = found[run_id]
+
+    def _claim(self, only: int | None) -> None:
+        machine = Machine(
+            visible=self._devices.visible, busy=self._devices.busy(), max_cpu_runs=self.settings.max_cpu_runs
+        )
+        run_id = claim.claim(self._engine, self._me, machine, only=only)
+        if run_id is not None:
+            log.info("claimed a run", action="run-claimed", run_id=run_id)
+            self._take(run_id)
+            self._tick(self._jobs[run_id])
+
+    def _take(self, run_id: int) -> None:
+        self._jobs[run_id] = Job(self._office, records.load_run(self._engine, run_id))
+
+    def _tick(self, job: Job) -> None:
+        try:
+            job.tick()
+            self._failures.pop(job.run_id, None)
+        except (LeaseLost, UnknownRun) as error:
+            self._drop(job.run_id, str(error))
+        except OperationalError as error:
+            log.warning("the database did not answer", action="database-busy", error=str(error.orig))
+        except Exception as error:
+            self._calmly(partial(self._failed, job, error))
+        if job.done:
+            self._drop(job.run_id, None)
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        if isinstance(error, OSError) and not job.stopping and job.stop_for_full_disk(error):
+            return
+        count = self._failures[job.run_id] = self._failures.get(job.run_id, 0) + 1
+        log.exception("a turn of a run failed", action="job-error", run_id=job.run_id, count=count)
+        if count >= PATIENCE:
+            job.give_up(error)
+
+    def _drop(self, run_id: int, why: str | None) -> None:
+        self._jobs.pop(run_id).close()
+        self._failures.pop(run_id, None)
+        if why is not None:
+            log.warning("let go of a run", action="run-dropped", run_id=run_id, why=why)
+
+    def _queue_is_filled(self) -> bool:
+        return claim.anything_queued(self._engine)
+
+    def _wait(self) -> None:
+        timeout = BUSY_TURN_SECONDS if self._jobs else IDLE_TURN_SECONDS
+        moments = [due for job in self._jobs.values() if (due := job.due()) is not None]
+        timeout = max(0.0, min([timeout, *(moment - time.time() for moment in moments)]))
+        attempts = [job.attempt for job in self._jobs.values() if job.attempt is not None]
+        handles = [attempt.handle.descriptor() for attempt in attempts if attempt.handle is not None]
+        watched = [self._wake_reader, *(descriptor for descriptor in handles if descriptor is not None)]
+        ready, _, _ = select.select(watched, [], [], timeout)
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 64)
+
+    def _let_go(self) -> None:
+        for run_id in list(self._jobs):
+            self._drop(run_id, "the worker ends; the run goes on")
+        self._devices.close()
+        self._calmly(lambda: claim.sign_off(self._engine, self._me))
+        self._engine.dispose()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+        log.info("worker ended", action="worker-ended", worker=self._me.id)
+
+
+def _own_process() -> Identity:
+    found = Identity.of(os.getpid())
+    if found is None:
+        raise OSError("this process is not in /proc; the worker needs Linux")
+    return found
+
+
+class _Signals:
+    """TERM and INT ask for a graceful end; the second one finds the default back and ends at once."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        for number in self._before:
+            signal.signal(number, signal.SIG_DFL)
+        self._stop()

@@ -1,0 +1,137 @@
+"""Facts about an ended attempt -> state, reason, failure and what a person reads: a pure table, used in one place."""
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.runs.states import Reason, State
+from worker import diagnosis
+from worker.culprit import EXIT_PREEMPTED, ended_well, first_failed
+from worker.facts import Facts, RankEnd, Supervisor
+
+OUT_OF_MEMORY: Final = re.compile(r"OutOfMemoryError|out of memory|can't allocate memory|^MemoryError")
+NO_SPACE: Final = re.compile(r"No space left on device|\[Errno 28\]|database or disk is full")
+BY_ERROR: Final = {
+    "OutOfMemoryError": Reason.OUT_OF_MEMORY,
+    "MemoryError": Reason.OUT_OF_MEMORY,
+    "GroupInitError": Reason.LAUNCH_ERROR,
+    "WorldSizeError": Reason.LAUNCH_ERROR,
+    "DeviceMapError": Reason.NO_DEVICES,
+}
+"""Exceptions that say more than that a rank exited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run becomes."""
+
+    state: State
+    reason: Reason
+    failure: dict[str, Any] | None
+    diagnosis: str
+
+
+def stage_ended_well(facts: Facts) -> bool:
+    """Whether every rank of the attempt did its work to the end and left with 0."""
+    complete = len(facts.ranks) == facts.expected and all(ended_well(rank) for rank in facts.ranks)
+    return complete and facts.supervisor is Supervisor.REPORTED and facts.launch_error is None
+
+
+def judge(facts: Facts) -> Outcome:
+    """Return what a run whose attempt did not end well, or was stopped, becomes. A requested cancel wins over all."""
+    if facts.cancelled:
+        return Outcome(
+            state=State.CANCELLED,
+            reason=Reason.CANCELLED_BY_USER,
+            failure=None,
+            diagnosis=diagnosis.cancelled(facts),
+        )
+    if facts.stop_reason is not None:
+        return _stopped(facts)
+    if facts.supervisor is Supervisor.NO_SPACE:
+        return _failed(Reason.DISK_FULL, None, facts, diagnosis.supervisor_without_space(facts))
+    if facts.supervisor in {Supervisor.LOST, Supervisor.REBOOTED}:
+        return _lost(facts)
+    return _ended_by_itself(facts)
+
+
+def invalid_result(facts: Facts, problem: str) -> Outcome:
+    """Return what a run becomes whose stages ended well but whose result cannot be used."""
+    return _failed(Reason.INVALID_RESULT, None, facts, diagnosis.invalid_result(problem))
+
+
+def _stopped(facts: Facts) -> Outcome:
+    reason = facts.stop_reason or Reason.TIME_LIMIT
+    culprit = first_failed(facts)
+    failure = facts.noted.get("failure") or _failure(None if reason is Reason.TIME_LIMIT else culprit, facts)
+    text = str(facts.noted.get("diagnosis") or f"The run was stopped in stage {facts.stage}.")
+    return Outcome(
+        state=State.FAILED,
+        reason=reason,
+        failure={**failure, "checkpoint": facts.checkpoint},
+        diagnosis=f"{text} {diagnosis.processes_ended(facts)} {diagnosis.checkpoint_of(facts)}",
+    )
+
+
+def _lost(facts: Facts) -> Outcome:
+    rebooted = facts.supervisor is Supervisor.REBOOTED
+    return Outcome(
+        state=State.LOST,
+        reason=Reason.NODE_FAILURE if rebooted else Reason.WORKER_LOST,
+        failure=_failure(None, facts),
+        diagnosis=diagnosis.rebooted(facts) if rebooted else diagnosis.supervisor_lost(facts),
+    )
+
+
+def _ended_by_itself(facts: Facts) -> Outcome:
+    if facts.ranks and all(rank.exit_code == EXIT_PREEMPTED for rank in facts.ranks):
+        return _failed(Reason.PREEMPTED, None, facts, diagnosis.preempted(facts))
+    full = next((rank for rank in facts.ranks if NO_SPACE.search(rank.last_line)), None)
+    if full is not None or NO_SPACE.search(facts.launch_error or ""):
+        return _failed(Reason.DISK_FULL, full, facts, diagnosis.disk_full(full, facts))
+    if facts.launch_error is not None:
+        return _failed(Reason.LAUNCH_ERROR, None, facts, diagnosis.launch_error(facts))
+    culprit = first_failed(facts)
+    if culprit is None:
+        return _failed(Reason.LAUNCH_ERROR, None, facts, diagnosis.launcher_ended(facts))
+    reason = reason_of(culprit, facts)
+    return _failed(reason, culprit, facts, diagnosis.rank_failed(culprit, reason, facts))
+
+
+def reason_of(culprit: RankEnd, facts: Facts) -> Reason:
+    """Return the reason a rank's end gives. A bare SIGKILL is no evidence of a lack of memory, a kernel's record is."""
+    if culprit.error in BY_ERROR:
+        return BY_ERROR[culprit.error]
+    if culprit.exit_code not in {None, 0} and OUT_OF_MEMORY.search(culprit.last_line):
+        return Reason.OUT_OF_MEMORY
+    if culprit.signal == signal.SIGKILL and facts.oom_kills > 0:
+        return Reason.OUT_OF_MEMORY
+    return Reason.RANK_SIGNAL if culprit.signal is not None else Reason.RANK_EXIT
+
+
+def _failed(reason: Reason, culprit: RankEnd | None, facts: Facts, text: str) -> Outcome:
+    return Outcome(state=State.FAILED, reason=reason, failure=_failure(culprit, facts), diagnosis=text)
+
+
+def _failure(culprit: RankEnd | None, facts: Facts) -> dict[str, Any]:
+    if culprit is None:
+        last = facts.launch_error or facts.main_last_line
+        return failure_document(
+            exit_code=facts.main_exit_code, signal=facts.main_signal, last_line=last, checkpoint=facts.checkpoint
+        )
+    return failure_document(
+        rank=culprit.rank,
+        phase=culprit.phase,
+        step=culprit.step,
+        exit_code=culprit.exit_code,
+        signal=culprit.signal,
+        last_line=culprit.last_line,
+        checkpoint=facts.checkpoint,
+    )
+
+
+def failure_document(**known: Any) -> dict[str, Any]:
+    """Return a run's `failure` with every key; what is not `known` is null."""
+    keys = ("rank", "node", "phase", "step", "exit_code", "signal", "last_line", "checkpoint")
+    return {key: known.get(key) for key in keys}

@@ -1,0 +1,236 @@
+"""What the worker writes about its runs beyond events: stages, attempts, ranks, moves; each write checks the lease."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Engine, delete, update
+from sqlmodel import Session, col, select
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs import queue
+from app.runs.models import Meta, RankRow, Run, StageAttempt
+from app.runs.states import State
+from trainer.contract.kinds import StagePlan
+from worker.claim import Me
+from worker.facts import Facts
+from worker.hang import Stop
+from worker.intake import LeaseLost
+from worker.outcome import Outcome
+from worker.processes import Identity
+
+NOT_STARTED: Final = 0
+"""Attempt number of a stage that is only planned."""
+Place = tuple[str, int]
+"""Stage and attempt."""
+REST: Final = {State.CANCELLED: "cancelled"}
+"""What becomes of stages that never started; skipped unless named here."""
+
+
+def database_id(engine: Engine) -> str:
+    """Return the random identity of this database, giving it one on first use."""
+    from uuid import uuid4
+
+    with write_session(engine) as session:
+        row = session.get(Meta, "database_id")
+        if row is None:
+            row = Meta(key="database_id", value=uuid4().hex)
+            session.add(row)
+        return row.value
+
+
+def load_run(engine: Engine, run_id: int) -> Run:
+    """Return a copy of the run as it is now. Raises queue.UnknownRun."""
+    with read_session(engine) as session:
+        run = queue.require_run(session, run_id)
+        session.expunge(run)
+        return run
+
+
+def states(engine: Engine, run_ids: Iterable[int]) -> dict[int, Run]:
+    """Return the runs asked for, as they are now."""
+    with read_session(engine) as session:
+        runs = session.exec(select(Run).where(col(Run.id).in_(list(run_ids)))).all()
+        session.expunge_all()
+        return {queue.number_of(run): run for run in runs}
+
+
+def attempts(engine: Engine, run_id: int) -> list[StageAttempt]:
+    """Return every attempt of a run, and its planned stages, in order."""
+    with read_session(engine) as session:
+        query = select(StageAttempt).where(StageAttempt.run_id == run_id)
+        rows = session.exec(query.order_by(col(StageAttempt.position), col(StageAttempt.attempt))).all()
+        session.expunge_all()
+        return list(rows)
+
+
+def owned(session: Session, run_id: int, me: Me) -> Run:
+    """Return the run for writing. Raises LeaseLost when another worker answers for it by now."""
+    run = queue.require_run(session, run_id)
+    if run.worker_id != me.id:
+        raise LeaseLost(f"run {run_id} is no longer this worker's")
+    return run
+
+
+def plan_stages(engine: Engine, run_id: int, me: Me, stages: Sequence[StagePlan]) -> None:
+    """Record the stages that are to come."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        known = set(session.exec(select(StageAttempt.stage).where(StageAttempt.run_id == run_id)))
+        session.add_all(
+            StageAttempt(run_id=run_id, stage=stage.name, attempt=NOT_STARTED, position=position, title=stage.title)
+            for position, stage in enumerate(stages)
+            if stage.name not in known
+        )
+
+
+def begin_attempt(engine: Engine, run_id: int, me: Me, stage: StagePlan, *, position: int, attempt: int) -> None:
+    """Record that an attempt is about to start; called before anything of it runs, and harmless when repeated."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        key = (run_id, stage.name, attempt)
+        if session.get(StageAttempt, key) is None:
+            row = StageAttempt(run_id=run_id, stage=stage.name, attempt=attempt, position=position, title=stage.title)
+            row.state, row.started_at = "running", now()
+            session.add(row)
+        _remove_plan(session, run_id, stage.name)
+
+
+def _remove_plan(session: Session, run_id: int, stage: str) -> None:
+    session.execute(
+        delete(StageAttempt).where(
+            col(StageAttempt.run_id) == run_id,
+            col(StageAttempt.stage) == stage,
+            col(StageAttempt.attempt) == NOT_STARTED,
+        )
+    )
+
+
+def note_shim(engine: Engine, run_id: int, me: Me, place: Place, shim: Identity) -> None:
+    """Record which process supervises an attempt."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        _update_attempt(session, run_id, *place, shim_pid=shim.pid, shim_start=shim.start, boot_id=shim.boot)
+
+
+def end_attempt(session: Session, run_id: int, attempt: int, facts: Facts, state: str) -> None:
+    """Record how an attempt and its ranks ended."""
+    code = facts.main_exit_code if facts.main_signal is None else -facts.main_signal
+    _update_attempt(session, run_id, facts.stage, attempt, state=state, exit_code=code, finished_at=now())
+    for rank in facts.ranks:
+        row = session.get(RankRow, (run_id, facts.stage, attempt, rank.rank)) or RankRow(
+            run_id=run_id, stage=facts.stage, attempt=attempt, rank=rank.rank, local_rank=rank.rank, pid=rank.pid
+        )
+        row.exit_code, row.signal, row.stalled = rank.exit_code, rank.signal, False
+        session.add(row)
+
+
+def _update_attempt(session: Session, run_id: int, stage: str, attempt: int, **values: Any) -> None:
+    session.execute(
+        update(StageAttempt)
+        .where(
+            col(StageAttempt.run_id) == run_id, col(StageAttempt.stage) == stage, col(StageAttempt.attempt) == attempt
+        )
+        .values(**values)
+    )
+
+
+def close_attempt(engine: Engine, run_id: int, me: Me, *, attempt: int, facts: Facts, state: str) -> None:
+    """Record the end of an attempt after which the run goes on."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        end_attempt(session, run_id, attempt, facts, state)
+
+
+def mark_running(engine: Engine, run_id: int, me: Me) -> None:
+    """Move a starting run to running; one that is stopping by now stays so."""
+    with write_session(engine) as session:
+        if owned(session, run_id, me).state == State.STARTING:
+            queue.move(session, run_id, State.STARTING, State.RUNNING, actor=me.id)
+
+
+def flag_stalled(engine: Engine, run_id: int, me: Me, place: Place, flags: Mapping[int, bool]) -> None:
+    """Flag ranks that have gone silent, and take the flag from those that speak again."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        for rank, stalled in flags.items():
+            session.execute(
+                update(RankRow)
+                .where(
+                    col(RankRow.run_id) == run_id,
+                    col(RankRow.stage) == place[0],
+                    col(RankRow.attempt) == place[1],
+                    col(RankRow.rank) == rank,
+                )
+                .values(stalled=stalled)
+            )
+
+
+def begin_stop(engine: Engine, run_id: int, me: Me, stop: Stop) -> None:
+    """Move a run to stopping for the worker's own reason; one that is stopping already keeps its reason."""
+    with write_session(engine) as session:
+        state = State(owned(session, run_id, me).state)
+        if state in {State.STARTING, State.RUNNING}:
+            queue.move(
+                session,
+                run_id,
+                state,
+                State.STOPPING,
+                note=f"{stop.reason}: every process is being ended",
+                actor=me.id,
+                stop_reason=stop.reason,
+                failure=stop.failure,
+                diagnosis=stop.diagnosis,
+            )
+
+
+class CancelCameFirst(Exception):
+    """A cancel was asked for in the meantime; the outcome has to be judged again."""
+
+
+def finish(
+    engine: Engine, run_id: int, me: Me, outcome: Outcome, facts: Facts, *, attempt: int, verdict: str | None = None
+) -> None:
+    """Write the final state with everything that belongs to it, in one transaction.
+
+    Raises CancelCameFirst when the run was asked to stop after `outcome` was judged.
+    """
+    with write_session(engine) as session:
+        run = owned(session, run_id, me)
+        state = State(run.state)
+        asked = run.cancel_requested_at is not None
+        if (asked and outcome.state is not State.CANCELLED) or (state is State.STOPPING and verdict is not None):
+            raise CancelCameFirst
+        if state is State.STARTING and outcome.state is State.SUCCEEDED:
+            queue.move(session, run_id, state, State.RUNNING, actor=me.id)
+            state = State.RUNNING
+        if attempt != NOT_STARTED:
+            end_attempt(session, run_id, attempt, facts, _attempt_state(outcome))
+        _settle_stages(session, run_id, outcome)
+        queue.move(
+            session,
+            run_id,
+            state,
+            outcome.state,
+            reason=outcome.reason,
+            note=_first_sentence(outcome.diagnosis),
+            actor=me.id,
+            failure=outcome.failure,
+            diagnosis=outcome.diagnosis,
+            verdict=verdict,
+        )
+
+
+def _attempt_state(outcome: Outcome) -> str:
+    if outcome.reason == "invalid_result":
+        return "succeeded"  # the stage did its part; what it left is not a result
+    return {State.SUCCEEDED: "succeeded", State.CANCELLED: "cancelled"}.get(outcome.state, "failed")
+
+
+def _settle_stages(session: Session, run_id: int, outcome: Outcome) -> None:
+    rest = update(StageAttempt).where(col(StageAttempt.run_id) == run_id, col(StageAttempt.state) == "queued")
+    session.execute(rest.values(state=REST.get(outcome.state, "skipped")))
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ", maxsplit=1)[0][:300]
