@@ -243,3 +243,16 @@ def test_concurrent_requests_same_numbers(client: httpx.Client, app: FastAPI, ru
         found = list(threads.map(partial(answer, client), uploads))
     assert max(difference(*pair) for pair in zip(alone, found, strict=True)) < 1e-6
     assert min(difference(alone[0], other) for other in alone[1:]) > 1e-4  # a mix-up would show
+
+
+def test_full_queue_is_told_over_http(tmp_path: Path) -> None:
+    app = service(Settings(data_dir=tmp_path), max_waiting=2)
+    add_run(app)
+    with served(app) as client, ThreadPoolExecutor(12) as threads:
+        responses = list(threads.map(partial(send, client), [encoded(photo())] * 12))
+    statuses = sorted(response.status_code for response in responses)
+    assert statuses == [200] * statuses.count(200) + [503] * statuses.count(503)
+    assert statuses.count(200) >= 2
+    refused = [response for response in responses if response.status_code == 503]
+    assert refused
+    assert {(item.headers["retry-after"], item.json()["code"]) for item in refused} == {("1", "busy")}
