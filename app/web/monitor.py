@@ -14,6 +14,7 @@ from app.db import read_session
 from app.runs.models import Run
 from app.runs.queue import live_workers
 from app.web.live import Live
+from app.web.problems import BASE, route_path
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -84,5 +85,7 @@ class Measured:
 
 
 def _pattern(scope: Scope) -> str:
-    route = scope.get("route")
-    return str(getattr(route, "path", None) or "other")
+    pattern = str(getattr(scope.get("route"), "path", None) or "other")
+    # A route knows its own router's prefix, not the base the routers are mounted under.
+    below = route_path(scope).startswith(f"{BASE}/") and not pattern.startswith((BASE, "other"))
+    return f"{BASE}{pattern}" if below else pattern

@@ -18,7 +18,7 @@ from trainer.contract.result import Verdict
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
-Words = Annotated[list[Annotated[str, Query(max_length=64)]], Query(max_length=20)]
+Words = Annotated[list[str] | None, Query(max_length=20)]
 
 
 class RetryRequest(BaseModel):
@@ -34,9 +34,9 @@ def list_(
     *,
     session: ReadSession,
     state: Annotated[list[State] | None, Query()] = None,
-    kind: Words | None = None,
+    kind: Words = None,
     verdict: Annotated[list[Verdict] | None, Query()] = None,
-    tag: Words | None = None,
+    tag: Words = None,
     q: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
