@@ -73,8 +73,8 @@ function controls(holder) {
 }
 
 function start(holder) {
-  if (charts.has(holder) || typeof uPlot === "undefined") return;
-  const data = JSON.parse(document.getElementById(holder.dataset.chart).textContent);
+  if (charts.has(holder) || !holder.dataset.chart || typeof uPlot === "undefined") return;
+  const data = JSON.parse(holder.dataset.chart);
   if (data.x.length < 2) return;
   charts.set(holder, { data, plot: null });
   holder.querySelector(".keys")?.remove();
@@ -113,7 +113,7 @@ function merged(items) {
 
 function figure(key) {
   const made = document.createElement("figure");
-  made.className = "panel card wide";
+  made.className = "panel card";
   made.dataset.key = key;
   const caption = document.createElement("figcaption");
   const title = document.createElement("h3");

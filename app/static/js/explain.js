@@ -54,9 +54,9 @@ function update() {
     const wrong = rank.tokens ? 1 / (world * rank.tokens) : null;
     put(row, "tokens", rank.tokens.toLocaleString("en"));
     put(row, "total", text(rank.total));
-    put(row, "wrong-weight", text(wrong));
-    put(row, "right-weight", text(1 / n));
-    put(row, "ratio", wrong === null ? "undefined" : text(wrong * n));
+    put(row, "wrong-weight", rank.tokens ? `1/${world * rank.tokens}` : "undefined");
+    put(row, "right-weight", `1/${n}`);
+    put(row, "ratio", wrong === null ? "undefined" : `${text(wrong * n)} times`);
     put(row, "scaled", text((world * rank.total) / n));
   });
 }

@@ -45,6 +45,13 @@ def percent(value: Any) -> str:
     return NOTHING if not isinstance(value, int | float) else f"{100 * value:.1f} %"
 
 
+def times(value: Any) -> str:
+    """Return a ratio: per cent up to ten times, as a factor beyond."""
+    if not isinstance(value, int | float):
+        return NOTHING
+    return percent(value) if abs(value) <= 10 else f"{number(float(value))} times"
+
+
 def size(value: Any) -> str:
     """Return bytes with a binary unit."""
     if not isinstance(value, int | float):

@@ -8,6 +8,8 @@ from typing import Any, Final
 from app.web.pages.charts import colour, floats, histogram_chart, series_chart
 
 HEAT_STEPS: Final = 7
+NARROW_COLUMNS: Final = 5
+"""Tables and heat maps with more columns take the whole width."""
 KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images"})
 
 
@@ -19,6 +21,8 @@ class PanelView:
     type: str
     data: Mapping[str, Any]
     view: Any
+    wide: bool = False
+    """Needs the whole width of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +61,15 @@ class BarRow:
 def panel_views(panels: Sequence[Mapping[str, Any]], prefix: str = "panel") -> list[PanelView]:
     """Return the panels of known type, in order, each with an id unique on the page."""
     return [
-        PanelView(id=f"{prefix}-{index}", type=panel["type"], data=panel, view=_view(panel))
+        PanelView(id=f"{prefix}-{index}", type=panel["type"], data=panel, view=_view(panel), wide=_wide(panel))
         for index, panel in enumerate(panels, start=1)
         if panel.get("type") in KNOWN
     ]
+
+
+def _wide(panel: Mapping[str, Any]) -> bool:
+    columns = panel.get("columns", ())
+    return panel["type"] == "confusion_matrix" or len(columns) > NARROW_COLUMNS
 
 
 def _view(panel: Mapping[str, Any]) -> Any:

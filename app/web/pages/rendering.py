@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from app.settings import CHECKOUT
 from app.web.pages import formats
@@ -27,7 +28,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("number", "percent", "size", "utc", "duration", "seconds", "words"):
+    for name in ("number", "percent", "times", "size", "utc", "duration", "seconds", "words"):
         made.filters[name] = getattr(formats, name)
     made.filters["margin"] = margin
     return made
@@ -83,9 +84,9 @@ def _context(request: Request) -> dict[str, Any]:
     }
 
 
-def fragment(request: Request, template: str, **context: Any) -> str:
-    """Return a rendered template as text."""
-    return environment().get_template(template).render(_context(request) | context)
+def fragment(request: Request, template: str, **context: Any) -> Markup:
+    """Return a rendered template; being escaped already, it may stand inside another one as it is."""
+    return Markup(environment().get_template(template).render(_context(request) | context))  # noqa: S704  # escaped
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:

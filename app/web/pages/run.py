@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.artifacts import artifacts
+from app.runs.editing import edit_run, labels
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run_document
@@ -94,3 +95,21 @@ def delete(request: Request, run_id: int) -> Response:
     """Remove a run that has ended."""
     delete_run(request.app.state.engine, request.app.state.settings, run_id, actor=rendering.actor(request))
     return see(request, "runs_page")
+
+
+class EditForm(BaseModel):
+    """The fields of the form for name, tags, notes and pin."""
+
+    name: str = ""
+    tags: str = ""
+    notes: str = ""
+    pinned: str = ""
+
+
+@router.post("/runs/{run_id:int}/edit", name="run_edit")
+def edit(request: Request, run_id: int, form: Annotated[EditForm, Form()]) -> Response:
+    """Replace name, tags, notes and pin of a run."""
+    words = [tag for tag in (part.strip() for part in form.tags.split(",")) if tag]
+    wanted = labels(name=form.name, tags=words, notes=form.notes, pinned=bool(form.pinned))
+    edit_run(request.app.state.engine, run_id, wanted, actor=rendering.actor(request))
+    return see(request, "run_page", run_id=run_id)

@@ -1,0 +1,303 @@
+"""Runs in every state, with results, events, metrics and logs, for tests of the pages."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+from PIL import Image
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.clock import now
+from app.db import write_session
+from app.runs.metrics import pack
+from app.runs.models import MetricChunk, RankRow, Run, RunEvent, RunHistory, RunTag, StageAttempt
+from app.schema import migrate
+from app.settings import Settings
+from trainer.contract.kinds import kinds, resolve_params
+from trainer.contract.paths import RunPaths
+from trainer.contract.result import (
+    BarGroup,
+    BarsPanel,
+    Check,
+    ConfusionPanel,
+    Environment,
+    HeatPanel,
+    HistogramGroup,
+    HistogramPanel,
+    ImageItem,
+    ImagesPanel,
+    Line,
+    Panel,
+    Result,
+    SeriesPanel,
+    TablePanel,
+    verdict_of,
+)
+
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+MOVES = ("starting", "running")
+LIMITS = ["Other models, data or optimizers.", "Several nodes.", "Speed."]
+ENVIRONMENT = Environment(
+    device="cpu",
+    backend="gloo",
+    world_size=2,
+    threads=1,
+    precision="fp32",
+    versions={"python": "3.11", "torch": "2.14"},
+    cpu="test processor",
+    gpus=[],
+    data_source="generated from the seed",
+)
+
+
+def matrix(weight: int = 90) -> list[list[int]]:
+    """Return a ten-class matrix whose rows sum to 100, `weight` of them on the diagonal."""
+    spare = 100 - weight
+    rows = [[0] * 10 for _ in range(10)]
+    for index in range(10):
+        rows[index][index] = weight
+        rows[index][(index + 1) % 10] = spare // 2
+        rows[index][(index + 3) % 10] += spare - spare // 2
+    return rows
+
+
+def every_panel() -> list[Panel]:
+    """Return one panel of each type, with gaps and non-finite numbers where a type allows them."""
+    steps = list(range(40))
+    falling = [1.4 - 0.02 * step for step in steps]
+    broken: list[Any] = [*falling[:20], "NaN", None, *falling[22:]]
+    edges = [0.0, *(10.0**power for power in range(-12, 1))]
+    return [
+        TablePanel(
+            title="Error per tensor", columns=["tensor", "largest", "outside"], rows=[["head.weight", 2.9e-8, 0]]
+        ),
+        HistogramPanel(
+            title="Absolute errors",
+            edges=list(edges),
+            log_x=True,
+            x_label="absolute error",
+            groups=[
+                HistogramGroup(name="right rule", counts=[900, 0, 10, 400, 3000, 278000, 300, 0, 0, 0, 0, 0, 0]),
+                HistogramGroup(name="negative control", counts=[0, 0, 0, 0, 0, 20, 300, 9000, 270000, 3000, 30, 0, 0]),
+            ],
+        ),
+        SeriesPanel(
+            title="Loss",
+            x=list(steps),
+            x_label="step",
+            y_label="loss per token",
+            lines=[Line(name="train", y=list(falling)), Line(name="validation", y=broken)],
+        ),
+        BarsPanel(
+            title="Tokens",
+            unit="tokens",
+            labels=["rank 0", "rank 1"],
+            groups=[
+                BarGroup(name="micro-batch 0", values=[310, 790]),
+                BarGroup(name="micro-batch 1", values=[290, 812]),
+            ],
+        ),
+        HeatPanel(
+            title="Synchronisations",
+            rows=["rank 0", "rank 1"],
+            columns=["update 1", "update 2"],
+            values=[[1, 1], [1, 2]],
+            expected=[[1, 1], [1, 1]],
+        ),
+        ConfusionPanel(title="Confusions, no_sync", labels=CLASSES, counts=matrix(), mode="no_sync"),
+        ImagesPanel(
+            title="Most frequent confusions",
+            items=[ImageItem(path="no_sync/sample.png", caption="cat, taken for a dog")],
+        ),
+    ]
+
+
+def make_result(kind: str = "token-parity", *, error: float = 2.98e-8, panels: Sequence[Panel] = ()) -> Result:
+    """Return a valid result; an `error` above 1e-6 makes it fail."""
+    checks = [
+        Check(name="worked_example", title="Worked example in exact fractions", passed=True, measured=0, limit=0),
+        Check(
+            name="gradient_parity",
+            title="Gradient parity of all components on every rank",
+            passed=error <= 1e-6,
+            measured=error,
+            limit=1e-6,
+            detail="282,628 components compared on each of 2 ranks.",
+        ),
+        Check(
+            name="negative_control", title="Mean of rank means is rejected", passed=True, measured=0.0235, limit=1e-6
+        ),
+    ]
+    summary = {"components": 282_628, "max_abs_error": error, "token_counts": [[310, 290], [790, 812]]}
+    return Result(
+        kind=kind,
+        verdict=verdict_of(checks),
+        environment=ENVIRONMENT,
+        params={"world_size": 2},
+        summary=summary
+        if kind == "token-parity"
+        else {"modes": {"no_sync": {"optimizer_steps": 12, "test_accuracy": 0.91}}},
+        limits=LIMITS,
+        checks=checks,
+        panels=list(panels),
+    )
+
+
+def add_run(engine: Engine, state: str, *, tags: Sequence[str] = (), moves: Sequence[str] = (), **fields: Any) -> int:
+    """Record a run with its history and return its number."""
+    started = now() - timedelta(seconds=95)
+    kind, given = fields.pop("kind", "token-parity"), fields.pop("params", {})
+    params = resolve_params(kinds()[kind], "quick", given).model_dump(mode="json")
+    columns: dict[str, Any] = {"kind": kind, "preset": "quick", "params": params}
+    columns |= {"created_at": started - timedelta(seconds=3), "device": "cpu", "backend": "gloo", **fields}
+    if state != "queued":
+        columns.setdefault("started_at", started)
+    if state in ("succeeded", "failed", "cancelled", "lost"):
+        columns.setdefault("finished_at", started + timedelta(seconds=41.3))
+    with write_session(engine) as session:
+        run = Run(state=state, **columns)
+        session.add(run)
+        session.flush()
+        assert run.id is not None
+        session.add_all(RunTag(run_id=run.id, tag=tag) for tag in tags)
+        path = ["queued", *moves, state] if state != "queued" else ["queued"]
+        for seq, (origin, target) in enumerate(zip([None, *path[:-1]], path, strict=True), start=1):
+            session.add(RunHistory(run_id=run.id, seq=seq, at=started, origin=origin, target=target, actor="test"))
+        return run.id
+
+
+def add_stages(engine: Engine, run_id: int, states: Mapping[str, str], *, stalled: int | None = None) -> None:
+    """Record stages in order with two ranks each that have started."""
+    at = now() - timedelta(seconds=2)
+    with write_session(engine) as session:
+        for position, (name, state) in enumerate(states.items()):
+            attempt = 0 if state == "queued" else 1
+            ended = at if state in ("succeeded", "failed") else None
+            session.add(
+                StageAttempt(
+                    run_id=run_id, stage=name, attempt=attempt, position=position, title=name.capitalize(), state=state,
+                    done=14, total=20, unit="updates", started_at=at if attempt else None, finished_at=ended,
+                    exit_code=0 if state == "succeeded" else None,
+                )
+            )  # fmt: skip
+            session.flush()
+            for rank in range(2 if attempt else 0):
+                session.add(
+                    RankRow(
+                        run_id=run_id, stage=name, attempt=1, rank=rank, local_rank=rank, node="here", host="here",
+                        pid=4000 + rank, device="cpu", phase="forward", step=14, last_seen=at, stalled=rank == stalled,
+                    )
+                )  # fmt: skip
+
+
+def add_events(session: Session, run_id: int, stage: str, events: Sequence[Mapping[str, Any]]) -> None:
+    """Append events to a run under the next numbers; each is the line of rank `rank` (0 unless given)."""
+    run = session.get(Run, run_id)
+    assert run is not None
+    for event in events:
+        line = {"seq": run.next_event_id, "t": now().timestamp(), **event}
+        rank = int(line.pop("rank", 0))
+        session.add(
+            RunEvent(run_id=run_id, id=run.next_event_id, stage=stage, attempt=1, rank=rank, type=line["type"],
+                     line=orjson.dumps(line).decode())
+        )  # fmt: skip
+        run.next_event_id += 1
+    session.add(run)
+
+
+def add_metric(session: Session, run_id: int, stage: str, rank: int, values: Sequence[float]) -> None:
+    """Append the points of the series `loss`, and an event number for them."""
+    run = session.get(Run, run_id)
+    assert run is not None
+    steps, points = pack(map(float, range(len(values)))), pack(values)
+    session.add(
+        MetricChunk(run_id=run_id, first_event_id=run.next_event_id, key="loss", rank=rank, stage=stage, attempt=1,
+                    count=len(values), steps=steps, points=points)
+    )  # fmt: skip
+    run.next_event_id += 1
+    session.add(run)
+
+
+def write_log(settings: Settings, run_id: int, stage: str, rank: int, text: str, *, stream: str = "stdout") -> Path:
+    """Append to a rank's captured output and return its path."""
+    path = RunPaths(settings.runs_dir / str(run_id)).attempt(stage, 1).log(rank, stream)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        handle.write(text)
+    return path
+
+
+def save_result(settings: Settings, run_id: int, result: Result) -> None:
+    """Write a result and the picture its panels name."""
+    paths = RunPaths(settings.runs_dir / str(run_id))
+    picture = paths.artifacts / "no_sync" / "sample.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (32, 32), (90, 120, 160)).save(picture)
+    result.save(paths.result)
+
+
+def fill(settings: Settings, engine: Engine) -> dict[str, int]:
+    """Fill an empty data directory with one run of each look and return their numbers by name."""
+    migrate(settings)
+    ids = _add_ended(engine) | _add_open(engine)
+    _add_details(settings, engine, ids)
+    return ids
+
+
+def _add_ended(engine: Engine) -> dict[str, int]:
+    common: dict[str, Any] = {"reason": "completed", "moves": MOVES}
+    return {
+        "passed": add_run(engine, "succeeded", verdict="pass", tags=["nightly"], name="baseline", **common),
+        "broken": add_run(engine, "succeeded", verdict="fail", params={"seed": 48}, **common),
+        "cifar": add_run(engine, "succeeded", verdict="pass", kind="cifar", params={"mode": "no_sync"}, **common),
+        "failed": add_run(
+            engine,
+            "failed",
+            reason="rank_signal",
+            moves=MOVES,
+            name=HOSTILE,
+            diagnosis="Rank 1 was ended by signal 9 in phase backward at step 14. The launcher stopped the others.",
+            failure={"rank": 1, "node": "here", "phase": "backward", "step": 14, "signal": 9, "last_line": HOSTILE},
+        ),
+        "cancelled": add_run(engine, "cancelled", reason="cancelled_by_user", moves=(*MOVES, "stopping")),
+    }
+
+
+def _add_open(engine: Engine) -> dict[str, int]:
+    why = "1 CPU run is going on and MAX_CPU_RUNS is 1"
+    return {
+        "running": add_run(engine, "running", moves=("starting",)),
+        "queued": add_run(engine, "queued", waiting_for=why, backend=None, device=None),
+    }
+
+
+def _add_details(settings: Settings, engine: Engine, ids: Mapping[str, int]) -> None:
+    for name in ("passed", "broken", "cifar"):
+        add_stages(engine, ids[name], {"prepare": "succeeded", "distributed": "succeeded", "compare": "succeeded"})
+    add_stages(engine, ids["failed"], {"prepare": "succeeded", "distributed": "failed", "compare": "queued"})
+    going_on = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
+    add_stages(engine, ids["running"], going_on, stalled=1)
+    save_result(settings, ids["passed"], make_result(panels=every_panel()))
+    save_result(settings, ids["broken"], make_result(error=0.0216, panels=every_panel()[:5]))
+    save_result(settings, ids["cifar"], make_result("cifar", panels=every_panel()))
+    for name in ("passed", "running", "failed"):
+        add_story(engine, ids[name])
+        write_log(settings, ids[name], "distributed", 0, "epoch 0\nepoch 1\n")
+        write_log(settings, ids[name], "distributed", 1, f"warning: {HOSTILE}\n", stream="stderr")
+
+
+def add_story(engine: Engine, run_id: int) -> None:
+    """Add messages and a loss curve per rank to the stage `distributed`."""
+    messages = [
+        {"type": "message", "level": "info", "text": f"update {step} done", "rank": step % 2} for step in range(12)
+    ]
+    with write_session(engine) as session:
+        add_events(session, run_id, "distributed", messages)
+        add_events(session, run_id, "distributed", [{"type": "message", "level": "warning", "text": HOSTILE}])
+        for rank in range(2):
+            curve = [1.4 - 0.01 * step - 0.02 * rank for step in range(60)]
+            add_metric(session, run_id, "distributed", rank, curve)
