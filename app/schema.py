@@ -2,6 +2,7 @@
 
 import fcntl
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -47,7 +48,8 @@ def known_versions() -> set[str]:
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the database to the newest schema and return (version before, version after).
 
-    Two processes that start together take turns. Raises SchemaTooNew; then nothing was changed.
+    Two processes that start together take turns. Raises SchemaTooNew, or what a migration raised; then nothing was
+    changed.
     """
     engine = create_database_engine(settings)
     try:
@@ -61,9 +63,27 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
                     "it was written by a newer ddp-audit; update the program or use another data directory"
                 )
             if before != newest:
-                with engine.connect() as connection:
-                    command.upgrade(_config(connection), "head")
-                    connection.commit()
+                _upgrade(engine)
             return before, newest
     finally:
         engine.dispose()
+
+
+def _upgrade(engine: Engine) -> None:
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            # SQLite changes a column by copying the table and dropping the old one. With foreign keys on, the drop
+            # deletes every row that refers to it. The switch works only outside a transaction: not through SQLAlchemy.
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA foreign_keys = OFF")
+        # A transaction of our own: Alembic would commit before the references are checked.
+        with connection.begin():
+            command.upgrade(_config(connection), "head")
+            if engine.dialect.name == "sqlite":
+                _check_references(connection)
+
+
+def _check_references(connection: Connection) -> None:
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if broken is not None:
+        raise RuntimeError(f"the migration left a row in {broken[0]} that refers to a missing {broken[2]}")
