@@ -131,15 +131,8 @@ def use_deterministic_policy() -> None:
 def _device(context: StageContext) -> torch.device:
     if context.config.device != "cuda":
         return torch.device("cpu")
-    gpus = context.config.gpus or list(range(max(1, torch.cuda.device_count())))
-    if context.params.share_gpu:
-        return torch.device("cuda", gpus[context.local_rank % len(gpus)])
-    if context.local_rank >= len(gpus):
-        raise DeviceMapError(
-            f"rank {context.rank} is process {context.local_rank} of this node, but the run was given "
-            f"{len(gpus)} GPUs ({gpus}): one per rank is needed, or share_gpu"
-        )
-    return torch.device("cuda", gpus[context.local_rank])
+    gpus = context.config.gpus or [0]
+    return torch.device("cuda", gpus[context.local_rank % len(gpus)])
 
 
 def _check_world_size(context: StageContext, expected: int | None) -> None:
@@ -152,16 +145,17 @@ def _check_world_size(context: StageContext, expected: int | None) -> None:
 def _check_devices(context: StageContext) -> None:
     if context.config.device != "cuda":
         return
-    visible = torch.cuda.device_count()
-    needed = max(context.config.gpus, default=0) + 1
+    gpus, local_size = context.config.gpus or [0], int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not context.params.share_gpu:
+        devices = {rank: f"cuda:{gpus[rank % len(gpus)]}" for rank in range(local_size)}
+        if len(set(devices.values())) < local_size:
+            raise DeviceMapError(shared_gpu_text(devices))
+    visible, needed = torch.cuda.device_count(), max(gpus) + 1
     if visible < needed:
         raise DeviceMapError(
             f"device cuda was asked for and {visible} GPUs are visible where {needed} are needed; "
             "there is no fall-back to the CPU: make the GPUs visible, or ask for device cpu"
         )
-    gpus = context.config.gpus
-    if not context.params.share_gpu and len(set(gpus)) < len(gpus):
-        raise DeviceMapError(shared_gpu_text({rank: f"cuda:{gpu}" for rank, gpu in enumerate(gpus)}))
 
 
 def _initialise(group: Group) -> None:
