@@ -9,6 +9,7 @@ from sqlmodel import Session, col, select
 
 from app.clock import now
 from app.runs.models import Run, RunHistory, RunTag, WorkerRow
+from app.runs.outbox import record_end
 from app.runs.states import FINAL, Reason, State, check_move
 
 WORKER_FRESH_SECONDS: Final = 15.0
@@ -86,6 +87,8 @@ def move(
         )
     )
     session.flush()
+    if target.is_final:
+        record_end(session, run_id)
 
 
 def number_of(run: Run) -> int:
