@@ -13,7 +13,7 @@ from typing import Final
 
 from trainer.kinds.cifar.folders import DataProblem, list_folder
 from trainer.kinds.cifar.preflight import check_cifar10
-from trainer.kinds.cifar.sources import CIFAR10_FOLDER, Source, parse_source
+from trainer.kinds.cifar.sources import CIFAR10_FOLDER, CIFAR10_MD5, Source, parse_source
 
 LICENCE_NOTICE: Final = (
     "The CIFAR-10 page shows no licence for the images: check their terms before any commercial use. "
@@ -69,7 +69,10 @@ def _fetch_cifar10(name: str, source: Source, datasets_dir: Path) -> Acquired:
         CIFAR10(root, train=False, download=False)
         check_cifar10(datasets_dir)
     except (OSError, RuntimeError, DataProblem) as error:
-        text = f"CIFAR-10 could not be fetched or verified: {error}"
+        text = (
+            f"CIFAR-10 could not be fetched or verified: {error}. Try again with a network connection, or unpack the "
+            f"archive for Python so that {path} holds {', '.join(CIFAR10_MD5)}"
+        )
         return Acquired(ok=False, name=name, text=text, path=path, notice=LICENCE_NOTICE)
     text = "CIFAR-10 is in place, all checksums verified"
     return Acquired(ok=True, name=name, text=text, path=path, notice=LICENCE_NOTICE)
