@@ -134,7 +134,7 @@ def test_loop_mistakes_show_where_they_are(lab: list[dict[str, Any]]) -> None:
 
 def test_counter_counts_models_not_buckets(lab: list[dict[str, Any]]) -> None:
     for counters in (lab[0]["counters"], lab[1]["counters"]):
-        for name in ("one", "many", "ordered", "unused"):
+        for name in ("one", "many", "ordered", "unused", "waiting"):
             assert [window["count"] for window in counters[name]] == [1, 1, 1], name
             assert {window["bytes"] for window in counters[name]} == {5 * (16 * 16 + 16) * 8}
         assert [window["buckets"] for window in counters["one"]] == [1, 1, 1]
@@ -149,9 +149,10 @@ def test_counter_tells_broken_loops(lab: list[dict[str, Any]]) -> None:
     assert [window["count"] for window in counters["double"]] == [2, 2, 2]
 
 
-def test_bucket_views_keep_the_gradient(lab: list[dict[str, Any]]) -> None:
+def test_hook_and_views_keep_every_bit(lab: list[dict[str, Any]]) -> None:
     views = lab[0]["views"]
-    assert len({*views["True"], *views["False"]}) == 1
+    assert len(views) == 6
+    assert len({norm for norms in views.values() for norm in norms}) == 1
 
 
 def test_early_branch_is_reduced_too(lab: list[dict[str, Any]]) -> None:

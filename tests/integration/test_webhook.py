@@ -145,7 +145,7 @@ def test_refused_end_leaves_no_notice(engine: Engine, settings: Settings, monkey
         end_run(engine, settings.runs_dir)
     assert log_of(engine) == []
     with read_session(engine) as session:
-        assert session.exec(select(Run.state)).one() == "running"
+        assert session.exec(select(Run.state)).one() == "queued"  # the whole transaction is undone
 
 
 def test_failure_is_retried_later(engine: Engine, settings: Settings, receiver: Receiver) -> None:

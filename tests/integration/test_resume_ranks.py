@@ -1,0 +1,67 @@
+"""Checkpoints where ranks differ or disagree: two real ranks, every case in one start."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stages import LocalRun
+from trainer.contract.kinds import StagePlan
+
+pytestmark = pytest.mark.torchrun
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each of the two ranks saw, by case."""
+    run = LocalRun.create(tmp_path_factory.mktemp("ranks") / "1", "resume", "quick")
+    stage = StagePlan(name="lab", title="", entry="tests.support.resume_lab:ranks", launcher="torchrun")
+    run = replace(run, plan=[stage])
+    run.stage("lab")
+    return [json.loads(Path(run.paths.work / f"ranks-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_each_rank_draws_on(found: list[dict[str, Any]]) -> None:
+    case = [rank["uneven_draws"] for rank in found]
+    assert [rank["right"] for rank in case] == [rank["expected"] for rank in case]
+    assert [rank["sampler"] for rank in case] == [0, 1]
+    # One rank's state on all: invisible on rank 0, wrong on rank 1.
+    assert case[0]["wrong"] == case[0]["expected"]
+    assert case[1]["wrong"] != case[1]["expected"]
+
+
+def test_batch_statistics_stay_own(found: list[dict[str, Any]]) -> None:
+    case = [rank["own_buffers"] for rank in found]
+    assert case[0]["mean"] != case[1]["mean"]
+    assert [rank["restored"] for rank in case] == [rank["mean"] for rank in case]
+    assert [rank["shared"] for rank in case] == [case[0]["mean"]] * 2
+
+
+def test_late_writer_is_waited_for(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert rank["late_writer"] == {"files": ["manifest.json", "rank0.pt", "rank1.pt", "shared.pt"], "step": 1}
+
+
+def test_full_disk_on_one_rank(found: list[dict[str, Any]]) -> None:
+    case = [rank["full_disk"] for rank in found]
+    assert case[0] == case[1]
+    assert case[0]["outcome"].startswith("CheckpointNotSaved: rank 1: No space left on device")
+    assert (case[0]["left"], case[0]["step"]) == (["step-0001"], 1)
+
+
+def test_blind_rank_stops_all(found: list[dict[str, Any]]) -> None:
+    assert [rank["blind_rank"] for rank in found] == ["CheckpointDamaged: rank 1: step-0001: shared.pt is missing"] * 2
+
+
+def test_swapped_rank_files_are_refused(found: list[dict[str, Any]]) -> None:
+    text = "CheckpointRefused: rank 0: step-0001: the file of rank 0 was written by rank 1"
+    assert [rank["other_file"] for rank in found] == [text] * 2
+
+
+def test_lost_rank_file_is_skipped(found: list[dict[str, Any]]) -> None:
+    case = [rank["lost_file"] for rank in found]
+    assert [rank["step"] for rank in case] == [1, 1]
+    assert case[0]["none"] == case[1]["none"]
+    assert "no valid checkpoint is left in lost: step-0002: rank1.pt is missing" in case[0]["none"]

@@ -1,0 +1,59 @@
+"""Kills as they are put together from the worker's list and the next attempt's events."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.contract.paths import RunPaths
+from trainer.kinds.resume.kills import read_kills
+
+
+def crumb(phase: str, step: int) -> dict[str, Any]:
+    return {"phase": phase, "step": step}
+
+
+def write(paths: RunPaths, kills: list[dict[str, Any]], starts: dict[int, int]) -> None:
+    paths.stage("killed").mkdir(parents=True)
+    (paths.stage("killed") / "kills.json").write_text(json.dumps(kills))
+    for attempt, step in starts.items():
+        events = paths.attempt("killed", attempt).events(0)
+        events.parent.mkdir(parents=True)
+        lines = [{"type": "phase", "phase": "rendezvous", "step": 0}, {"type": "phase", "phase": "train", "step": step}]
+        events.write_text("\n".join(map(json.dumps, lines)) + '\n{"type": "ph')
+
+
+def kill(
+    attempt: int, first: dict[str, Any] | None, second: dict[str, Any] | None, *, hit: bool = True
+) -> dict[str, Any]:
+    return {"attempt": attempt, "ranks": [0, 1], "at": 1.0, "hit": hit, "crumbs": {"0": first, "1": second}}
+
+
+def test_each_hit_with_its_return(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    kills = [
+        kill(1, crumb("backward", 7), crumb("backward", 7)),
+        kill(2, crumb("save", 10), crumb("train", 10)),
+        kill(3, crumb("end", 12), None, hit=False),
+        kill(3, crumb("forward", 3), None),
+    ]
+    write(paths, kills, {2: 5, 3: 0})
+    assert [item.summary() for item in read_kills(paths)] == [
+        {"step": 7, "phase": "backward", "checkpoint_step": 5, "steps_repeated": 2},
+        {"step": 10, "phase": "save / train", "checkpoint_step": 0, "steps_repeated": 10},
+        {"step": 3, "phase": "forward", "checkpoint_step": None, "steps_repeated": None},
+    ]
+
+
+def test_nobody_killed(tmp_path: Path) -> None:
+    assert read_kills(RunPaths(tmp_path)) == []
+
+
+@pytest.mark.parametrize("lacking", ["hit", "crumbs", "attempt"])
+def test_list_of_another_make(tmp_path: Path, lacking: str) -> None:
+    entry = kill(1, crumb("backward", 1), None)
+    del entry[lacking]
+    write(RunPaths(tmp_path), [entry], {})
+    with pytest.raises(KeyError, match=lacking):
+        read_kills(RunPaths(tmp_path))
