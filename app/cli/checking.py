@@ -146,7 +146,7 @@ def _say_verification(report: dict[str, Any]) -> None:
 
 def figures(run_id: RunId, as_json: AsJson = False) -> None:
     """Draw the panels of a run's result as SVG and PNG files."""
-    from app.figures.draw import write_figures
+    from app.figures.write import write_figures
     from trainer.contract.paths import RunPaths
 
     root = run_root(ready_settings().runs_dir, run_id)

@@ -121,7 +121,7 @@ def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
 def say_checks(result: dict[str, Any]) -> None:
     """Print the table of checks."""
     rows = [
-        [check["title"], passed_word(check["passed"]), cell(check["measured"]), cell(check["limit"]), check["unit"]]
+        [check["name"], passed_word(check["passed"]), cell(check["measured"]), cell(check["limit"]), check["unit"]]
         for check in result["checks"]
     ]
     table(["check", "outcome", "measured", "limit", "unit"], rows)

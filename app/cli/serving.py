@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from app.cli.client import bring_up_to_date, local_settings, ready_settings
+from app.cli.client import bring_up_to_date, local_settings
 from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, emit, say
 
@@ -29,11 +29,13 @@ def serve(
     """Serve pages and API, with a worker beside them unless told not to."""
     from app.cli.server import serve as run_server
     from app.settings import load_settings
+    from worker.log import configure
 
     try:
         settings = load_settings(host=host, port=port, data_dir=data_dir)
     except ValidationError as error:
         raise CommandError(Exit.USAGE, settings_text(error)) from None
+    configure()
     bring_up_to_date(settings)
     return run_server(settings, with_worker=not no_worker)
 
@@ -45,7 +47,9 @@ def worker(
     """Execute runs of the data directory."""
     from worker.loop import Worker
 
-    executor = Worker(ready_settings(data_dir=data_dir))
+    settings = local_settings(data_dir=data_dir)
+    bring_up_to_date(settings)
+    executor = Worker(settings)
     if once:
         executor.run_once()
     else:
