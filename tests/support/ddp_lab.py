@@ -72,6 +72,15 @@ class DoubleCounter(SyncCounter):
         super().record_synchronisation()
 
 
+class WaitingCounter(SyncCounter):
+    """Waits in the hook, as it does for ranks that share a GPU over gloo."""
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Become the hook of `model`."""
+        super().attach(model)
+        self._waits = True
+
+
 def run(context: StageContext) -> None:
     """Do every experiment and write what this rank saw."""
     with process_group(context) as group:
@@ -113,17 +122,28 @@ def counters(group: Group) -> dict[str, Any]:
         "many": [_window(item) for item in _windows(group, SyncCounter(group.telemetry), cap=0.001)],
         "ordered": [_window(item) for item in _windows(group, SyncCounter(group.telemetry, ordered=True), cap=0.001)],
         "unused": [_window(item) for item in _windows(group, SyncCounter(group.telemetry), cap=0.001, unused=True)],
+        "waiting": [_window(item) for item in _windows(group, WaitingCounter(group.telemetry), cap=0.001)],
         "double": [_window(item) for item in _windows(group, DoubleCounter(group.telemetry), cap=0.001)],
         "every": [_window(item) for item in _windows(group, SyncCounter(group.telemetry), cap=0.001, every=True)],
     }
 
 
 def bucket_views(group: Group) -> dict[str, list[float]]:
-    """Return a gradient's norm in three windows with gradients as bucket views and without."""
-    return {
-        str(view): [_norms(group, model)[0] for model in [_layers(group, cap=0.001, view=view)] for _ in range(3)]
-        for view in (False, True)
-    }
+    """Return a gradient's norm in three windows: gradients as bucket views or not, with DDP's reduction or a hook."""
+    found = {}
+    for name, view, counter in (
+        ("copies", False, None),
+        ("views", True, None),
+        ("hook", False, SyncCounter(group.telemetry)),
+        ("hook and views", True, SyncCounter(group.telemetry)),
+        ("ordered", False, SyncCounter(group.telemetry, ordered=True)),
+        ("waiting", False, WaitingCounter(group.telemetry)),
+    ):
+        model = _layers(group, cap=0.001, view=view)
+        if counter is not None:
+            counter.attach(model)
+        found[name] = [_norms(group, model)[0] for _ in range(3)]
+    return found
 
 
 def unused_branches(group: Group) -> list[float]:

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class SyncCounter:
         self._telemetry = telemetry
         self._ordered = ordered
         self._process_group: dist.ProcessGroup | None = None
+        self._nccl = self._waits = False
         self._lock = threading.Lock()
         self._launched = self._done = 0  # buckets of the reduction in progress
         self._last_launched = False
@@ -56,6 +57,10 @@ class SyncCounter:
     def attach(self, model: DistributedDataParallel) -> None:
         """Become the communication hook of `model`."""
         self._process_group = model.process_group
+        on_gpu = next(model.parameters()).is_cuda
+        self._nccl = on_gpu and "nccl" in dist.get_backend_config(self._process_group)
+        # gloo's futures are made for CPU tensors: with a shared GPU the hook waits itself, at the price of overlap.
+        self._waits = on_gpu and not self._nccl
         model.register_comm_hook(self, synchronise)
 
     def take(self) -> SyncWindow:
@@ -71,7 +76,7 @@ class SyncCounter:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Average one bucket over the ranks and keep the books."""
         buffer: torch.Tensor = bucket.buffer()
-        started = self._launch(bucket, buffer)
+        started = self._launch(bucket)
         world_size = dist.get_world_size(self._process_group)
         buffer.div_(world_size)
         if self._ordered:
@@ -81,8 +86,9 @@ class SyncCounter:
             parts = []
             work = dist.all_reduce(buffer, group=self._process_group, async_op=True)
 
-        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
-            future.value()  # raises here if the collective failed; the breadcrumb then still says "inside"
+        def finish(future: torch.futures.Future[Any] | None) -> torch.Tensor:
+            if future is not None:
+                future.value()  # raises here if the collective failed; the breadcrumb then still says "inside"
             for part in parts[1:]:
                 parts[0].add_(part)
             if parts:
@@ -90,6 +96,8 @@ class SyncCounter:
             self._complete(started, buffer)
             return buffer
 
+        if self._waits:
+            return _completed(work, finish)
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
 
@@ -97,13 +105,13 @@ class SyncCounter:
         """Count one completed reduction of the whole model; called with the lock held."""
         self._count += 1
 
-    def _launch(self, bucket: Any, buffer: torch.Tensor) -> float | torch.cuda.Event:
+    def _launch(self, bucket: Any) -> float | torch.cuda.Event:
         with self._lock:
             self._telemetry.crumb.enter(f"gradients, bucket {bucket.index()}")
             self._launched += 1
             self._open += 1
             self._last_launched = bucket.is_last()
-        return _cuda_event() if buffer.is_cuda else time.perf_counter()
+        return _cuda_event() if self._nccl else time.perf_counter()
 
     def _complete(self, started: float | torch.cuda.Event, buffer: torch.Tensor) -> None:
         with self._lock:
@@ -147,6 +155,14 @@ def covered(spans: Sequence[tuple[float, float]]) -> float:
 def synchronise(state: SyncCounter, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Hand a bucket to its counter; DDP checks the names and annotations of a hook's parameters."""
     return state.reduce(bucket)
+
+
+def _completed(work: Any, finish: Callable[[None], torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+    work.wait()
+    result = finish(None)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[result.device] if result.is_cuda else None)
+    done.set_result(result)
+    return done
 
 
 def _cuda_event() -> torch.cuda.Event:
