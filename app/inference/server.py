@@ -1,19 +1,20 @@
 """The classifier child: `python -m app.inference.server FD` answers frames on a socket until the other side is gone.
 
-The only part of the web application that imports torch. Three lanes: one thread reads frames and decodes small
-pictures, one decodes large ones, and the main thread answers all that is decoded in batches, on one core.
+The only part of the web application that imports torch. One thread reads, decodes and answers in batches, on one core;
+a second one decodes large pictures, so that they hold nobody up.
 """
 
 import os
 import queue
 import socket
 import sys
-import threading
 import warnings
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from typing import Any, Final, cast
 
 import torch
@@ -180,63 +181,64 @@ class Job:
 
 
 class Server:
-    """Reads requests from a socket, decodes, answers."""
+    """Reads requests from a socket, decodes, answers. One thread does all but the decoding of large pictures."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._sending = threading.Lock()
-        self._ready: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")
-        self._large_waiting = threading.Semaphore(MAX_LARGE_WAITING)
         self._models = Models()
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")
+        self._large_waiting = 0
+        self._decoded: queue.SimpleQueue[Job | tuple[int, Refused]] = queue.SimpleQueue()
+        self._wake, self._wakened = socket.socketpair()
 
     def run(self) -> None:
-        """Answer for ever; the reader ends the process when the other side is gone."""
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        """Answer until the other side is gone. Raises EOFError or another OSError then."""
         while True:
-            jobs = [self._ready.get()]
-            while len(jobs) < MAX_BATCH and not self._ready.empty():
-                jobs.append(self._ready.get())
+            readable, _, _ = select([self._connection, self._wakened], [], [])
+            jobs = self._large_jobs() if self._wakened in readable else []
+            # What came while the last batch was computed is this batch.
+            while len(jobs) < MAX_BATCH and select([self._connection], [], [], 0)[0]:
+                jobs += self._accept(*wire.receive(self._connection))
             for model in dict.fromkeys(job.model for job in jobs):
                 self._answer(Path(model), [job for job in jobs if job.model == model])
 
-    def _read(self) -> None:
-        try:
-            while True:
-                request, data = wire.receive(self._connection)
-                self._accept(request, data)
-        except (EOFError, OSError):
-            os._exit(0)  # nobody is left to answer to, and the other lanes hold nothing worth finishing
+    def _large_jobs(self) -> list[Job]:
+        jobs: list[Job] = []
+        for _ in self._wakened.recv(MAX_LARGE_WAITING):
+            self._large_waiting -= 1
+            decoded = self._decoded.get()
+            if isinstance(decoded, Job):
+                jobs.append(decoded)
+            else:
+                self._refuse(*decoded)
+        return jobs
 
-    def _accept(self, request: dict[str, Any], data: bytes) -> None:
+    def _accept(self, request: dict[str, Any], data: bytes) -> list[Job]:
         try:
             image = open_picture(data, request["max_pixels"])
             if image.width * image.height <= LARGE_PIXELS and len(data) <= LARGE_BYTES:
-                self._decode(request, image)
-            elif self._large_waiting.acquire(blocking=False):
-                self._large.submit(self._decode_large, request, image)
-            else:
+                return [_decoded(request, image)]
+            if self._large_waiting == MAX_LARGE_WAITING:
                 raise Unavailable(
                     status=503,
                     code="busy",
                     detail=f"{MAX_LARGE_WAITING} large pictures are waiting already; send smaller ones or try again",
                     retry_after=2,
                 )
+            self._large_waiting += 1
+            self._large.submit(self._decode_large, request, image)
         except Refused as refusal:
             self._refuse(request["id"], refusal)
+        return []
 
     def _decode_large(self, request: dict[str, Any], image: Image.Image) -> None:
         try:
-            self._decode(request, image)
+            self._decoded.put(_decoded(request, image))
         except Refused as refusal:
-            self._refuse(request["id"], refusal)
-        finally:
-            self._large_waiting.release()
-
-    def _decode(self, request: dict[str, Any], image: Image.Image) -> None:
-        with image:
-            picture = decode(image, request["max_pixels"])
-        self._ready.put(Job(request["id"], request["model"], picture))
+            self._decoded.put((request["id"], refusal))
+        except BaseException:
+            os._exit(1)  # a fault of the program: the web process tells whoever waits, and starts another child
+        self._wake.send(b".")
 
     def _answer(self, path: Path, jobs: list[Job]) -> None:
         try:
@@ -261,8 +263,12 @@ class Server:
         self._send({"id": number, "refused": {"kind": type(refusal).__name__, **vars(refusal)}})
 
     def _send(self, document: dict[str, Any]) -> None:
-        with self._sending:
-            self._connection.sendall(wire.pack(document))
+        self._connection.sendall(wire.pack(document))
+
+
+def _decoded(request: dict[str, Any], image: Image.Image) -> Job:
+    with image:
+        return Job(request["id"], request["model"], decode(image, request["max_pixels"]))
 
 
 def main() -> None:
@@ -270,7 +276,9 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Pillow warns about oddities of uploads; the answer says what matters
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    Server(socket.socket(fileno=int(sys.argv[1]))).run()
+    with suppress(EOFError, OSError):
+        Server(socket.socket(fileno=int(sys.argv[1]))).run()
+    os._exit(0)  # nobody is left to answer to, and a picture that is still being decoded is not worth finishing
 
 
 if __name__ == "__main__":
