@@ -21,13 +21,13 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
         """Refuse naive datetimes, store UTC."""
         if value is not None and value.tzinfo is None:
             raise ValueError("naive datetime; use app.clock.now()")
         return None if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, _dialect: Dialect) -> datetime | None:
         """Return an aware datetime."""
         if value is None:
             return None
