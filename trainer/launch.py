@@ -54,7 +54,15 @@ class RankProcess(subprocess.Popen[bytes]):
 
     def poll(self) -> int | None:
         """Look for the end as the base class does, and note when it was first seen."""
-        code = super().poll()
+        return self._noted(super().poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end as the base class does, and note when it was seen."""
+        code = super().wait(timeout)
+        self._noted(code)
+        return code
+
+    def _noted(self, code: int | None) -> int | None:
         if code is not None and self.ended_at is None:
             self.ended_at = time.time()
         return code
