@@ -3,10 +3,9 @@
 from typing import Any, Final
 
 import orjson
-from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
-from app.inference.choose import ChosenModel, model_of_run, newest_model
+from app.inference.choose import Chooser
 from app.inference.errors import Refused
 from app.web.uploads import FIELD, problem_of_refusal, read_upload
 
@@ -81,7 +80,7 @@ async def classify_upload(request: Request, data: bytes, run_id: int | None) -> 
     Raises Problem for a picture or a model that cannot be answered, or when too much waits.
     """
     try:
-        chosen = await to_thread.run_sync(_choose, request, run_id)
+        chosen = await _chooser(request).choose(run_id)
         prediction = await request.app.state.classifier.classify(data, chosen.path)
     except Refused as refusal:
         raise problem_of_refusal(refusal) from None
@@ -89,8 +88,9 @@ async def classify_upload(request: Request, data: bytes, run_id: int | None) -> 
     return document
 
 
-def _choose(request: Request, run_id: int | None) -> ChosenModel:
+def _chooser(request: Request) -> Chooser:
     state = request.app.state
-    if run_id is None:
-        return newest_model(state.engine, state.settings.runs_dir)
-    return model_of_run(state.engine, state.settings.runs_dir, run_id)
+    if not hasattr(state, "chooser"):
+        state.chooser = Chooser(state.engine, state.settings.runs_dir)
+    chooser: Chooser = state.chooser
+    return chooser

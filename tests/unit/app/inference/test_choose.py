@@ -1,5 +1,6 @@
 """Which model answers: the newest passing cifar run, or the run that was named."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.clock import now
 from app.db import create_database_engine, write_session
-from app.inference.choose import model_of_run, model_path, newest_model
+from app.inference.choose import Chooser, ChosenModel, model_of_run, model_path, newest_model
 from app.inference.errors import ModelRefused
 from app.runs.models import Run
 from app.schema import migrate
@@ -73,6 +74,35 @@ def test_unknown_run_is_not_found(engine: Engine, settings: Settings, number: in
     with pytest.raises(ModelRefused, match=f"no run {number}") as refusal:
         model_of_run(engine, settings.runs_dir, number)
     assert refusal.value.status == 404
+
+
+def test_choice_is_remembered_until_a_write(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[int | None] = []
+    query = Chooser._query
+
+    def counted(self: Chooser, run_id: int | None) -> ChosenModel:
+        queries.append(run_id)
+        return query(self, run_id)
+
+    async def scenario() -> None:
+        chooser = Chooser(engine, settings.runs_dir)
+        first = add(engine, settings.runs_dir)
+        assert [(await chooser.choose(None)).run_id for _ in range(5)] == [first] * 5
+        assert (await chooser.choose(first)).run_id == first
+        assert queries == [None, first]
+        second = add(engine, settings.runs_dir)
+        assert [(await chooser.choose(None)).run_id for _ in range(5)] == [second] * 5
+        assert queries == [None, first, None]
+        (await chooser.choose(None)).path.unlink()
+        assert (await chooser.choose(None)).run_id == first
+        with pytest.raises(ModelRefused):
+            await chooser.choose(17)
+        chooser.close()
+
+    monkeypatch.setattr(Chooser, "_query", counted)
+    asyncio.run(scenario())
 
 
 def test_without_models_says_how(engine: Engine, settings: Settings) -> None:
