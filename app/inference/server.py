@@ -36,7 +36,7 @@ SHAPE: Final = ((1, 1), (1, 1), (1, 1), 1)
 """Padding, stride, dilation and groups of every convolution of the network."""
 SAME_LOGITS: Final = 1e-9
 """What float64 rounding may change in a batch; one other bit in a convolution changes a hundred times more."""
-MAX_BATCH: Final = 16
+MAX_BATCH: Final = BATCHES[0]
 """Pictures answered before the queue is looked at again."""
 MODELS_KEPT: Final = 4
 LARGE_PIXELS: Final = 512 * 512
