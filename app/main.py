@@ -14,8 +14,9 @@ from app.db import create_database_engine
 from app.inference.client import Classifier
 from app.runs.removal import finish_deletions
 from app.settings import Settings
+from app.sharing.dispatcher import Dispatcher
 from app.web import docs, health, login, problems
-from app.web.api import catalogue, files, predict, runs, telemetry
+from app.web.api import catalogue, files, keeping, predict, runs, sharing, telemetry
 from app.web.live import Live
 from app.web.monitor import Measured, Monitor
 from app.web.security.access import Access
@@ -65,7 +66,7 @@ def create_local_api(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     api = APIRouter(prefix=problems.BASE)
-    for module in (runs, telemetry, files, catalogue, predict):
+    for module in (runs, telemetry, files, catalogue, predict, sharing, keeping):
         api.include_router(module.router)
     return api
 
@@ -85,8 +86,11 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(finish_deletions, app.state.engine, app.state.settings)
+    dispatcher = Dispatcher(app.state.engine, app.state.settings)
+    dispatcher.start()
     yield
     stop_streams(app)
+    await run_in_threadpool(dispatcher.stop)
     await app.state.classifier.close()
     app.state.engine.dispose()
 

@@ -30,7 +30,7 @@ class Dispatcher(threading.Thread):
             except Exception as error:
                 log.warning("cannot deliver webhooks", action="webhook_failed", error=type(error).__name__)
 
-    def stop(self, timeout: float = 5.0) -> None:
+    def stop(self, timeout: float = 2.0) -> None:
         """End the thread, waiting at most `timeout` seconds for an attempt under way: it is repeated by the next."""
         self._stopped.set()
         if self.is_alive():

@@ -55,7 +55,7 @@ def end_run(
     """Record a run, give it a folder with a result and `payload` as an artifact, and move it to its end."""
     kind = fields.pop("kind", "token-parity")
     with write_session(engine) as session:
-        run = queue.insert_run(session, kind=kind, params={"seed": 47}, preset="quick", **fields)
+        run = queue.insert_run(session, kind=kind, params={"seed": 47, "world_size": 2}, preset="quick", **fields)
         run_id = queue.number_of(run)
     paths = RunPaths(runs_dir / str(run_id))
     paths.artifacts.mkdir(parents=True)

@@ -1,0 +1,59 @@
+"""Keeping: bytes per run, and the retention policy as a plan first."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.keeping.retention import MOST_DAYS, Policy, apply, plan
+from app.keeping.usage import usage
+from app.runs.requests import find_kind
+from app.web.api.replies import Actor, AppSettings, reply
+from app.web.api.schemas import answers
+
+router = APIRouter(tags=["keeping"])
+
+LARGEST = 2**63 - 1
+
+
+class PolicyQuery(BaseModel):
+    """A retention policy; at least one limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_age_days: float | None = Field(None, ge=0, le=MOST_DAYS, allow_inf_nan=False)
+    max_runs: int | None = Field(None, ge=0, le=LARGEST)
+    max_bytes: int | None = Field(None, ge=0, le=LARGEST)
+    kind: str | None = Field(None, max_length=64)
+
+    def policy(self) -> Policy:
+        """Return it as the policy. Raises Refused."""
+        if self.kind is not None:
+            find_kind(self.kind)
+        return Policy(max_age_days=self.max_age_days, max_runs=self.max_runs, max_bytes=self.max_bytes, kind=self.kind)
+
+
+class PolicyApply(PolicyQuery):
+    """A policy to be applied, with the plan that was looked at."""
+
+    plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /retention` with the same limits.")
+
+
+@router.get("/usage", responses=answers())
+def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Response:
+    """Give the bytes of every run's folder, largest first; `refresh` measures ended runs anew."""
+    return reply(usage(request.app.state.engine, settings.runs_dir, refresh=refresh))
+
+
+@router.get("/retention", responses=answers())
+def show_plan(request: Request, settings: AppSettings, query: Annotated[PolicyQuery, Query()]) -> Response:
+    """Give what a policy would remove; removes nothing. Pinned runs and runs that have not ended always stay."""
+    return reply(plan(request.app.state.engine, settings, query.policy()).document())
+
+
+@router.post("/retention", responses=answers(403, 409))
+def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor: Actor) -> Response:
+    """Remove what the named plan shows; 409 when the policy would by now remove other runs."""
+    done = apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
+    return reply(done)

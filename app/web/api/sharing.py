@@ -1,0 +1,96 @@
+"""Sharing and automation: JUnit XML, a page that stands alone, badges, trends, and the webhook's delivery log."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlalchemy import Engine
+from starlette.responses import Response
+
+from app.db import read_session
+from app.runs.artifacts import result
+from app.runs.errors import NotFound
+from app.runs.store import get_run, get_run_document
+from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
+from app.sharing.badge import badge, newest_verdict
+from app.sharing.deliveries import MOST, deliveries, redeliver
+from app.sharing.junit import junit
+from app.web.api.replies import Actor, AppSettings, ReadSession, reply
+from app.web.api.schemas import Answers, Items, answers
+
+router = APIRouter(tags=["sharing"])
+
+ALONE: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""For a page that brings its own styles and pictures, and may do nothing."""
+Word = Annotated[str, Query(min_length=1, max_length=64)]
+
+
+def _file(success: str, *problems: int) -> Answers:
+    """Return the `responses` of a route that answers with a file of type `success`."""
+    return {200: {"description": "Success", "content": {success: {}}}, **answers(*problems)}
+
+
+@router.get("/runs/{run_id}/junit", responses=_file("application/xml", 404, 409), response_class=Response)
+def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """Give the checks as JUnit XML: failed checks are failures, checks that could not be judged are errors."""
+    run = get_run_document(session, run_id)
+    try:
+        found: dict[str, Any] | None = result(settings.runs_dir, run_id)
+    except NotFound:
+        found = None
+    name = f'attachment; filename="run-{run_id}-junit.xml"'
+    return Response(junit(run, found), 200, {"Content-Disposition": name}, "application/xml")
+
+
+@router.get("/runs/{run_id}/page", responses=_file("text/html", 404, 409), response_class=Response)
+def show_page(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """Give the result as one HTML file that works without this service and without a network."""
+    from app.web.sharing.page import result_page
+
+    text = result_page(session, settings.runs_dir, run_id)
+    headers = {
+        "Content-Disposition": f'attachment; filename="run-{run_id}.html"',
+        "Content-Security-Policy": ALONE,
+    }
+    return Response(text, 200, headers, "text/html; charset=utf-8")
+
+
+@router.get("/badge/{kind}.svg", responses=_file("image/svg+xml", 404), response_class=Response)
+def show_badge(kind: Annotated[str, Path(max_length=64)], session: ReadSession) -> Response:
+    """Give the newest verdict of a kind as a picture."""
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": "sandbox; default-src 'none'"}
+    return Response(badge(kind, newest_verdict(session, kind)), 200, headers, "image/svg+xml")
+
+
+@router.get("/trends", responses=answers(404))
+def show_trend(
+    request: Request,
+    settings: AppSettings,
+    kind: Word,
+    check: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
+) -> Response:
+    """Give one check over the newest runs of a kind, oldest first; without `check`, the checks there are."""
+    engine: Engine = request.app.state.engine
+    fill_checks(engine, settings.runs_dir)
+    with read_session(engine) as session:
+        if check is None:
+            return reply({"kind": kind, "checks": trend_checks(session, kind)})
+        return reply(trend(session, kind, check, limit))
+
+
+@router.get("/webhooks/deliveries", responses=answers(404, model=Items))
+def list_deliveries(
+    session: ReadSession,
+    run_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
+) -> Response:
+    """List what the webhook was told, newest first, with every attempt; never the address."""
+    if run_id is not None and not deliveries(session, run_id=run_id, limit=1):
+        get_run(session, run_id)
+    return reply({"items": deliveries(session, run_id=run_id, limit=limit)})
+
+
+@router.post("/webhooks/deliveries/{delivery_id}/redeliver", status_code=202, responses=answers(403, 404, success=202))
+def redeliver_one(request: Request, delivery_id: int, actor: Actor) -> Response:
+    """Send a delivery once more."""
+    return reply(redeliver(request.app.state.engine, delivery_id, actor=actor), 202)
