@@ -1,0 +1,82 @@
+"""Every page in both themes and at two widths: accessible, without sideways scrolling, without a refused script."""
+
+import json
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import ROOT, SHOTS, Service, Tab
+
+pytestmark = pytest.mark.browser
+
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+LOOKS: list[Any] = [
+    pytest.param({"color_scheme": theme, "viewport": {"width": width, "height": 900}}, id=f"{theme}-{width}")
+    for theme in ("light", "dark")
+    for width in (1280, 375)
+]
+
+
+def addresses(runs: dict[str, int]) -> dict[str, str]:
+    pages = {name: f"/runs/{run_id}" for name, run_id in runs.items()}
+    return {
+        "list": "/",
+        **pages,
+        "launch": "/launch",
+        "launch-cifar": "/launch?kind=cifar&param.epochs=3",
+        "choose": "/compare",
+        "compare": f"/compare?ids={runs['passed']},{runs['broken']}",
+        "compare-cifar": f"/compare?ids={runs['passed']},{runs['cifar']}",
+        "classify": "/classify",
+        "explain": "/explain",
+        "explain-answer": "/explain?guess_right=2.5&guess_wrong=2&guess_rule=means&guess_what=W",
+        "login": "/login",
+    }
+
+
+LOOKS_RULES = ["color-contrast", "scrollable-region-focusable", "target-size", "link-in-text-block"]
+"""What a theme or a width can break; all other rules run in one look."""
+
+
+def serious(page: Page, rules: list[str] | None = None) -> list[str]:
+    """Return what axe finds, all but findings of minor impact."""
+    options = json.dumps({"runOnly": {"type": "rule", "values": rules}} if rules else {})
+    found = page.evaluate(f"{AXE.read_text()}; axe.run({options}).then((result) => result.violations)")
+    return [
+        f"{item['impact']} {item['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+        for item in found
+        if item["impact"] != "minor"
+        for node in item["nodes"][:3]
+    ]
+
+
+def sideways(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+@pytest.mark.parametrize("tab", LOOKS, indirect=True)
+def test_pages_are_sound(tab: Tab, service: Service, request: pytest.FixtureRequest) -> None:
+    look = request.node.callspec.id
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    problems = {}
+    for name, address in addresses(service.runs).items():
+        answer = tab.page.goto(service.base + address)
+        assert answer is not None
+        assert answer.status == 200, address
+        tab.page.wait_for_load_state("load")
+        tab.page.wait_for_timeout(150)  # charts draw themselves after the load
+        found = serious(tab.page, None if look == "light-1280" else LOOKS_RULES)
+        if sideways(tab.page) > 0:
+            found.append(f"scrolls {sideways(tab.page)} px sideways")
+        if found:
+            problems[name] = found
+        tab.page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=True)
+    assert problems == {}
+
+
+def test_axe_finds_planted_fault(tab: Tab, service: Service) -> None:
+    tab.page.goto(f"{service.base}/login")
+    assert serious(tab.page) == []
+    tab.page.evaluate("document.querySelector('main').append(document.createElement('input'))")
+    assert any("label" in problem for problem in serious(tab.page))

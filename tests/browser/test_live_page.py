@@ -1,0 +1,132 @@
+"""The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.clock import now
+from app.db import create_database_engine, write_session
+from app.runs.models import RankRow, Run, RunHistory, StageAttempt
+from tests.browser.conftest import Service, Tab
+from tests.support.pages_data import HOSTILE, add_events, add_metric, add_run, add_stages, save_result, write_log
+from tests.support.results import make_result
+
+pytestmark = pytest.mark.browser
+STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
+AWAY = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s})"
+CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+@pytest.fixture
+def engine(service: Service) -> Iterator[Engine]:
+    made = create_database_engine(service.settings)
+    yield made
+    made.dispose()
+
+
+def say(engine: Engine, run_id: int, text: str) -> None:
+    with write_session(engine) as session:
+        add_events(session, run_id, "distributed", [{"type": "message", "level": "info", "text": text}])
+
+
+def lines(page: Page) -> list[str]:
+    return page.locator("#log-lines .log-text").all_inner_texts()
+
+
+def finish(session: Session, run_id: int) -> None:
+    run = session.get(Run, run_id)
+    assert run is not None
+    run.state, run.reason, run.verdict, run.finished_at = "succeeded", "completed", "pass", now()
+    stage = session.get(StageAttempt, (run_id, "distributed", 1))
+    assert stage is not None
+    stage.state, stage.finished_at = "succeeded", now()
+    session.add_all([run, stage])
+    session.add(RunHistory(run_id=run_id, seq=4, at=now(), origin="running", target="succeeded", actor="test"))
+
+
+def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = add_run(engine, "running", moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+    say(engine, run_id, "before the page")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}")
+    page.evaluate("window.sameDocument = true")
+    expect(page.locator("#run-verdict")).to_contain_text("No verdict yet")
+    with write_session(engine) as session:
+        rank = session.get(RankRow, (run_id, "distributed", 1, 1))
+        assert rank is not None
+        rank.phase, rank.step, rank.stalled = "backward", 15, True
+        session.add(rank)
+        add_events(session, run_id, "distributed", [{"type": "message", "level": "info", "text": HOSTILE}])
+        add_metric(session, run_id, "distributed", 0, [3.0, 2.0, 1.0])
+        add_events(session, run_id, "distributed", [{"type": "metrics", "step": 2, "values": {"loss": 1.0}}])
+    write_log(service.settings, run_id, "distributed", 0, "whole line\nhalf a l")
+    expect(page.locator("#run-ranks")).to_contain_text("stalled")
+    expect(page.locator("#log-lines")).to_contain_text("whole line")
+    expect(page.locator("#metrics canvas")).to_have_count(1)
+    assert "half a l" not in lines(page)
+    write_log(service.settings, run_id, "distributed", 0, "ine\n")
+    expect(page.locator("#log-lines")).to_contain_text("half a line")
+    save_result(service.settings, run_id, make_result())
+    with write_session(engine) as session:
+        finish(session, run_id)
+    expect(page.locator("#run-verdict")).to_contain_text("Verdict: pass")
+    expect(page.locator("#run-verdict")).to_contain_text("measured 2.98e-8, limit 1e-6")
+    expect(page.locator("#checks")).to_contain_text("negative_control")
+    assert page.evaluate("window.sameDocument") is True
+    assert lines(page) == ["before the page", HOSTILE, "whole line", "half a line"]
+    assert page.locator("#log-lines img").count() == 0
+    page.reload()
+    assert sorted(lines(page)) == sorted(["before the page", HOSTILE, "whole line", "half a line"])
+
+
+def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = add_run(engine, "running", moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+    page = tab.page
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
+    page.goto(f"{service.base}/runs/{run_id}")
+    say(engine, run_id, "seen")
+    expect(page.locator("#log-lines")).to_contain_text("seen")
+    page.evaluate(AWAY % "true")
+    page.evaluate(CHANGED)
+    for number in range(5):
+        say(engine, run_id, f"missed {number}")
+    write_log(service.settings, run_id, "distributed", 1, "printed meanwhile\n", stream="stderr")
+    page.wait_for_timeout(1500)
+    assert lines(page) == ["seen"]
+    page.evaluate(AWAY % "false")
+    page.evaluate(CHANGED)
+    expect(page.locator("#log-lines")).to_contain_text("printed meanwhile")
+    say(engine, run_id, "after")
+    expect(page.locator("#log-lines")).to_contain_text("after")
+    assert lines(page) == ["seen", *(f"missed {number}" for number in range(5)), "printed meanwhile", "after"]
+    with write_session(engine) as session:
+        finish(session, run_id)
+    expect(page.locator("#run-head")).to_contain_text("succeeded")
+    before = len(streams)
+    page.wait_for_timeout(2500)
+    assert before == 2
+    assert len(streams) == before  # the stream was closed by `end`, not opened again
+
+
+def test_log_can_be_narrowed(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = add_run(engine, "running", moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+    say(engine, run_id, "a message")
+    for rank in range(2):
+        write_log(service.settings, run_id, "distributed", rank, f"out of {rank}\n")
+        write_log(service.settings, run_id, "distributed", rank, f"err of {rank}\n", stream="stderr")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}?rank=1&stream=stderr#log")
+    assert lines(page) == ["err of 1"]
+    write_log(service.settings, run_id, "distributed", 0, "not shown\n", stream="stderr")
+    write_log(service.settings, run_id, "distributed", 1, "shown\n", stream="stderr")
+    expect(page.locator("#log-lines")).to_contain_text("shown")
+    assert lines(page) == ["err of 1", "shown"]
+    page.fill("[data-log-find]", "SHOWN")
+    expect(page.locator("#log-lines .log-line:visible")).to_have_count(1)
