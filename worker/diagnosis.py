@@ -63,7 +63,7 @@ def rank_failed(culprit: RankEnd, reason: Reason, facts: Facts) -> str:
     """Return the text of a run whose failure one rank explains."""
     parts = [_first_sentence(culprit, facts)]
     if culprit.exit_code == 0:
-        parts.append(_early_exit(culprit))
+        parts.append(_early_exit(culprit, facts))
     if culprit.last_line:
         parts.append(f"Its last line: {culprit.last_line}")
     if reason is Reason.OUT_OF_MEMORY and culprit.signal is not None:
@@ -78,12 +78,16 @@ def _first_sentence(culprit: RankEnd, facts: Facts) -> str:
     return f"Rank {culprit.rank} failed first, {place_of(culprit)} of stage {facts.stage}: {end_of(culprit)}"
 
 
-def _early_exit(culprit: RankEnd) -> str:
+def _early_exit(culprit: RankEnd, facts: Facts) -> str:
     done = "before its work was done"
     if culprit.progress is not None and culprit.progress[1] is not None:
         count, total, unit = culprit.progress
         done = f"after it had finished {count:g} of {total:g} {unit or 'steps'}"
-    return f"Rank {culprit.rank} ended early, {done}; exit code 0 does not make that a success"
+    most = max(rank.collective for rank in facts.ranks)
+    counts = ""
+    if most > culprit.collective:
+        counts = f", having entered {culprit.collective} collectives where others entered {most} and wait"
+    return f"Rank {culprit.rank} ended early, {done}{counts}; exit code 0 does not make that a success"
 
 
 def _others(culprit: RankEnd, facts: Facts) -> str:
