@@ -32,6 +32,12 @@ MAX_WAITING: Final = 128
 MAX_WAITING_BYTES: Final = 48 * 1024 * 1024
 ANSWER_SECONDS: Final = 60.0
 """Longer than any bounded queue takes, the start of the child included; past it the child counts as hung."""
+CHILD_ENVIRONMENT: Final = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Blocks of a large picture (16 MiB each) go back to the system when it is answered; glibc would learn to keep them.
+    "MALLOC_MMAP_THRESHOLD_": str(8 * 1024 * 1024),
+}
 CLOSE_SECONDS: Final = 5.0
 KINDS: Final[dict[str, type[Refused]]] = {kind.__name__: kind for kind in (ImageRefused, ModelRefused, Unavailable)}
 
@@ -141,7 +147,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=CHECKOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                env={**os.environ, **CHILD_ENVIRONMENT},
                 start_new_session=True,  # an interrupt at the terminal is the web process's; the child follows by EOF
             )
         self._streams = self.loop.create_task(asyncio.open_connection(sock=ours))
