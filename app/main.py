@@ -19,6 +19,7 @@ from app.web import docs, health, login, problems
 from app.web.api import catalogue, files, keeping, predict, runs, sharing, telemetry
 from app.web.live import Live
 from app.web.monitor import Measured, Monitor
+from app.web.prefix import Prefixed
 from app.web.security.access import Access
 from app.web.security.guard import Guard
 from app.web.security.sessions import Sessions
@@ -35,7 +36,6 @@ def create_app(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
-        root_path=settings.root_path,
         lifespan=_lifespan,
     )
     from app.web.pages.errors import render_problem
@@ -50,6 +50,8 @@ def create_app(settings: Settings) -> FastAPI:
     # The last one added is the outermost.
     app.add_middleware(Guard, settings=settings, access=app.state.access)
     app.add_middleware(Measured, monitor=app.state.monitor)
+    if settings.root_path:
+        app.add_middleware(Prefixed, prefix=settings.root_path)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app

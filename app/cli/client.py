@@ -27,7 +27,8 @@ class Client:
 
     def __init__(self, settings: ClientSettings, local: "FastAPI | None" = None) -> None:
         self._local = local
-        self._headers = {"Authorization": f"Bearer {settings.bearer}"} if settings.bearer and local is None else {}
+        bearer = settings.bearer if local is None else None
+        self._headers = {b"Authorization": f"Bearer {bearer}".encode()} if bearer else {}
         self._url = settings.base_url if local is None else LOCAL_URL
         self._http = httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS) if local is None else None
 
@@ -57,6 +58,11 @@ class Client:
         """Return the JSON answer of a GET; parameters that are None are left out."""
         given = {name: value for name, value in params.items() if value is not None}
         return self._answer(self._send("GET", path, params=given)).json()
+
+    def content(self, path: str, **params: Any) -> bytes:
+        """Return the answer of a GET that is a file."""
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._answer(self._send("GET", path, params=given)).content
 
     def post(self, path: str, document: Any = None, files: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON answer of a POST with a JSON body or files."""

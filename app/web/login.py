@@ -53,7 +53,7 @@ async def log_in(request: Request) -> Response:
     client = request.client.host if request.client else ""
     guesses.check(client)
     token, page = await _fields(request)
-    role = access.role_of_token(token)
+    role = access.role_of_token(token.encode())
     response = RedirectResponse(_inside(request, page), 303) if wants_html(request) else Response(status_code=204)
     if role is not None:
         sessions.give(request, response, role)

@@ -70,7 +70,7 @@ class Guard:
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("request failed", action="request_failed", path=request.url.path, exc_info=error)
         if problem.status == HTTPStatus.UNAUTHORIZED and wants_html(request) and request.method == "GET":
-            prefix, query = self._settings.root_path, request.url.query
+            prefix, query = str(request.scope.get("root_path") or ""), request.url.query
             page = f"{prefix}{route_path(request.scope)}" + (f"?{query}" if query else "")
             response: Response = RedirectResponse(f"{prefix}/login?{urlencode({'next': page})}", HTTPStatus.SEE_OTHER)
         else:
