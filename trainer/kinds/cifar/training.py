@@ -79,7 +79,7 @@ class Training:
             ids = plan.ids(epoch)
             windows = ids.reshape(-1, self.params.accum_steps, self.params.batch_size)
             for window in windows[place:]:
-                self._window(epoch, window)
+                self.window(epoch, window)
                 ends = self.done % self.params.steps_per_epoch == 0
                 if ends:
                     self._end_epoch(epoch, ids[: self.books.samples])
@@ -108,7 +108,8 @@ class Training:
         self.windows = [SampledWindow.model_validate(item) for item in sampler["windows"]]
         self.books = EpochBooks(**sampler["books"])
 
-    def _window(self, epoch: int, ids: npt.NDArray[np.int64]) -> None:
+    def window(self, epoch: int, ids: npt.NDArray[np.int64]) -> None:
+        """Train one accumulation window on `ids` (micro-batches, batch) and keep the books."""
         sampled = is_sampled(self.done, self.params.steps_per_epoch)
         began = time.perf_counter()
         batches = [self._batch(part) for part in ids]

@@ -1,0 +1,116 @@
+"""The plain training script of the kind `cifar`, as the thing to beat; nothing of the product's trainer is used but
+the network and the normalisation figures.
+
+Contiguous tensors, PIL transforms image by image, a loader without workers, `loss.item()` after every micro-batch.
+`torchrun --standalone --nproc-per-node 2 benchmarks/plain_cifar.py --train DIR [--test DIR] [--epochs 5]` trains on
+folders of pictures, one per class, and prints the test accuracy; `benchmarks/cifar_training.py` times its windows.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
+from trainer.kinds.cifar.model import CifarNet
+
+BATCH, ACCUMULATION, SEED = 50, 4, 47
+TO_TENSOR = [transforms.ToTensor(), transforms.Normalize(CHANNEL_MEANS, CHANNEL_DEVIATIONS)]
+TRAIN = transforms.Compose([transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *TO_TENSOR])
+PLAIN = transforms.Compose(TO_TENSOR)
+
+
+class ArrayImages(Dataset[tuple[Tensor, int]]):
+    """Images in memory, handed to the transforms as PIL images one by one."""
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image: Tensor = TRAIN(Image.fromarray(self.images[index]))
+        return image, int(self.labels[index])
+
+
+class PlainTraining:
+    """Network, optimizer and the window loop of the plain script."""
+
+    def __init__(self, classes: int = 10) -> None:
+        torch.manual_seed(SEED)
+        self.model = DistributedDataParallel(CifarNet(classes))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3, weight_decay=1e-4)
+        self.losses: list[float] = []
+
+    def window(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+        """Train one accumulation window on the next micro-batches of `batches`."""
+        self.optimizer.zero_grad()
+        for place in range(ACCUMULATION):
+            images, labels = next(batches)
+            with nullcontext() if place == ACCUMULATION - 1 else self.model.no_sync():
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = nn.functional.cross_entropy(self.model(images), labels)
+                torch.autograd.backward(loss / ACCUMULATION)
+            self.losses.append(loss.item())
+        self.optimizer.step()
+
+
+def loader(data: Dataset[Any], epoch: int = 0) -> DataLoader[Any]:
+    """Return this rank's shuffled loader of one epoch, without workers."""
+    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True, seed=SEED, drop_last=True)
+    sampler.set_epoch(epoch)
+    return DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=0, drop_last=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--test", type=Path)
+    parser.add_argument("--epochs", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    data = ImageFolder(str(options.train), TRAIN)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED))
+    train = Subset(data, order[: len(data) * 4 // 5].tolist())
+    training = PlainTraining(len(data.classes))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(training.optimizer, options.epochs)
+    began = time.perf_counter()
+    for epoch in range(options.epochs):
+        batches = iter(loader(train, epoch))
+        for _ in range(len(loader(train, epoch)) // ACCUMULATION):
+            training.window(batches)
+        schedule.step()
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch + 1}: {time.perf_counter() - began:.0f} s, loss {training.losses[-1]:.3f}", flush=True)
+    if options.test is not None and dist.get_rank() == 0:
+        print(f"test accuracy {accuracy(training.model.module, options.test):.4f}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, folder: Path) -> float:
+    """Return the share of right guesses on the pictures of `folder`, in FP32."""
+    data = ImageFolder(str(folder), PLAIN)
+    network.eval()
+    right = sum(
+        int((network(images).argmax(dim=1) == labels).sum()) for images, labels in DataLoader(data, batch_size=200)
+    )
+    return right / len(data)
+
+
+if __name__ == "__main__":
+    main()

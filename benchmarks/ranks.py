@@ -1,0 +1,134 @@
+"""What the training benchmarks share: two ranks of one torchrun, prepared images, a header, paired times."""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainer.common.context import StageContext
+from trainer.common.distributed import Group, process_group
+from trainer.common.machine import cpu_model
+from trainer.common.telemetry import Telemetry
+from trainer.contract.config import RunConfig
+from trainer.contract.paths import RunPaths
+from trainer.kinds.cifar.params import KIND, CifarParams
+from trainer.kinds.cifar.sources import SYNTHETIC_CLASSES
+from trainer.kinds.cifar.split import PreparedData
+from trainer.kinds.cifar.synthetic import synthetic_images
+from trainer.kinds.cifar.train import build_training
+from trainer.kinds.cifar.training import Training
+
+ROOT = Path(__file__).resolve().parents[1]
+RANKS = 2
+
+
+def launch(script: str, run_rank: Callable[[Group, StageContext], None]) -> None:
+    """Start `script` under torchrun, or be one of its ranks."""
+    if "RANK" not in os.environ:
+        _start(script)
+        return
+    context = _context(Path(os.environ["BENCHMARK_ROOT"]))
+    with process_group(context) as group:
+        run_rank(group, context)
+
+
+def training_of(group: Group, context: StageContext) -> Training:
+    """Return the product's own training of mode `no_sync` on the prepared images."""
+    return build_training(
+        context.params, group, context=context, card=PreparedData(context.paths).card(), mode="no_sync"
+    )
+
+
+def timed(action: Callable[[], None]) -> float:
+    """Return the seconds `action` took on the slower rank, both having started together."""
+    dist.barrier()
+    began = time.perf_counter()
+    action()
+    seconds = torch.tensor([time.perf_counter() - began])
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds)
+
+
+def paired(
+    first: Callable[[], None], second: Callable[[], None], pairs: int, warm_up: int = 2
+) -> list[tuple[float, float]]:
+    """Return the times of `pairs` neighbours; which of the two comes first alternates."""
+    for _ in range(warm_up):
+        first()
+        second()
+    times = []
+    for number in range(pairs):
+        if number % 2:
+            right = timed(second)
+            times.append((timed(first), right))
+        else:
+            left = timed(first)
+            times.append((left, timed(second)))
+    return times
+
+
+def median_ratio(times: Sequence[tuple[float, float]]) -> float:
+    """Return the median over the pairs of first / second."""
+    return statistics.median(first / second for first, second in times)
+
+
+def header(title: str, count: int) -> str:
+    """Return what every table begins with."""
+    return (
+        f"{title}\nmachine: {cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}; "
+        f"torch {torch.__version__}, Python {platform.python_version()}; {RANKS} ranks, gloo, one thread each; "
+        f"n = {count} pairs of windows, medians; load {os.getloadavg()[0]:.1f} at the end"
+    )
+
+
+def _start(script: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = RunPaths(Path(folder))
+        prepared = PreparedData(paths)
+        for split, count in (("train", 2000), ("validation", 200), ("test", 200)):
+            prepared.write(split, *synthetic_images(47, 1, count))  # type: ignore[arg-type]
+        prepared.seal("synthetic", SYNTHETIC_CLASSES)
+        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        environment = {
+            **os.environ,
+            "BENCHMARK_ROOT": folder,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": str(ROOT),
+        }
+        subprocess.run([*argv, script, *sys.argv[1:]], check=True, cwd=ROOT, env=environment)
+
+
+def _context(root: Path) -> StageContext:
+    rank = int(os.environ["RANK"])
+    sizes = {"train_size": 2000, "validation_size": 200, "test_size": 200, "precision": "bf16", "mode": "no_sync"}
+    params = CifarParams.model_validate(sizes)
+    paths = RunPaths(root)
+    config = RunConfig(
+        run_id=1,
+        kind="cifar",
+        params=params.model_dump(mode="json"),
+        backend="gloo",
+        device="cpu",
+        datasets_dir=str(root),
+    )
+    return StageContext(
+        config=config,
+        kind=KIND,
+        params=params,
+        paths=paths,
+        stage="benchmark",
+        attempt=1,
+        rank=rank,
+        world_size=RANKS,
+        local_rank=rank,
+        telemetry=Telemetry(paths.attempt("benchmark", 1), rank),
+    )
