@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.db import create_database_engine
+from app.inference.choose import Chooser
 from app.inference.client import Classifier
 from app.runs.removal import finish_deletions
 from app.settings import Settings
@@ -82,6 +83,7 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = login.Guesses()
     app.state.stopping = False
+    app.state.chooser = Chooser(app.state.engine, settings.runs_dir)
     app.state.classifier = Classifier(max_pixels=settings.max_image_pixels, max_bytes=settings.max_upload_bytes)
 
 
@@ -94,6 +96,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     stop_streams(app)
     await run_in_threadpool(dispatcher.stop)
     await app.state.classifier.close()
+    app.state.chooser.close()
     app.state.engine.dispose()
 
 

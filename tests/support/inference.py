@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from app.clock import now
 from app.db import create_database_engine, write_session
-from app.inference.choose import model_path
+from app.inference.choose import Chooser, model_path
 from app.inference.client import Classifier
 from app.runs.models import Run
 from app.schema import migrate
@@ -47,12 +47,14 @@ def service(settings: Settings, **options: Any) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await app.state.classifier.close()
+        app.state.chooser.close()
         app.state.engine.dispose()
 
     migrate(settings)
     app = FastAPI(lifespan=lifespan)
     app.state.settings = settings
     app.state.engine = create_database_engine(settings)
+    app.state.chooser = Chooser(app.state.engine, settings.runs_dir)
     app.state.classifier = Classifier(
         max_pixels=settings.max_image_pixels, max_bytes=settings.max_upload_bytes, **options
     )

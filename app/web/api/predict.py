@@ -5,7 +5,6 @@ from typing import Any, Final
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from app.inference.choose import Chooser
 from app.inference.errors import Refused
 from app.web.uploads import FIELD, problem_of_refusal, read_upload
 
@@ -80,17 +79,9 @@ async def classify_upload(request: Request, data: bytes, run_id: int | None) -> 
     Raises Problem for a picture or a model that cannot be answered, or when too much waits.
     """
     try:
-        chosen = await _chooser(request).choose(run_id)
+        chosen = await request.app.state.chooser.choose(run_id)
         prediction = await request.app.state.classifier.classify(data, chosen.path)
     except Refused as refusal:
         raise problem_of_refusal(refusal) from None
     document: dict[str, Any] = prediction.document(chosen.run_id)
     return document
-
-
-def _chooser(request: Request) -> Chooser:
-    state = request.app.state
-    if not hasattr(state, "chooser"):
-        state.chooser = Chooser(state.engine, state.settings.runs_dir)
-    chooser: Chooser = state.chooser
-    return chooser
