@@ -45,7 +45,7 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     foreign = never_accepted(data)
     if foreign is not None:
         raise ImageRefused(
-            status=415, code="image_type_not_accepted", detail=f"this is {foreign}; accepted are {ACCEPTED}"
+            status=415, code="image_type_not_accepted", detail=f"the file is of type {foreign}; accepted are {ACCEPTED}"
         )
     _check_pixels(webp_size(data), max_pixels)
     if jpeg_scans(data) > MAX_JPEG_SCANS:
