@@ -6,7 +6,7 @@ from typing import Final
 import typer
 from typer import _click
 
-from app.cli import checking, following, housekeeping, predicting, reading, running, serving
+from app.cli import checking, following, housekeeping, keeping, predicting, reading, running, serving, sharing
 from app.cli.exits import CommandError, Exit
 from app.cli.output import emit, note
 
@@ -18,7 +18,7 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (serving, running, reading, following, predicting, checking, housekeeping):
+for module in (serving, running, reading, following, predicting, checking, housekeeping, keeping, sharing):
     module.register(app)
 
 

@@ -10,13 +10,12 @@ from urllib.parse import unquote
 from sqlmodel import Session
 
 from app.clock import now, rfc3339
-from app.runs.artifacts import artifact_path, media_type, result
+from app.runs.artifacts import artifact_path, media_type
 from app.runs.errors import Conflict, NotFound
 from app.runs.states import State
 from app.runs.store import get_run_document
-from app.web.pages.panels import panel_views
 from app.web.pages.rendering import STATIC, environment
-from app.web.pages.runview import counted, headline, metric_panels, summary_rows
+from app.web.pages.runview import metric_panels, run_context
 
 STYLES: Final = ("css/base.css", "css/parts.css", "css/run.css")
 PICTURE_BYTES: Final = 2 * 1024 * 1024
@@ -54,19 +53,9 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
     run = get_run_document(session, run_id)
     if not State(run["state"]).is_final:
         raise Conflict("not_final", f"run {run_id} is {run['state']}; its result can be shared when it has ended")
-    found, problem = _result(runs_dir, run_id)
-    checks = found["checks"] if found else []
     pictures = Pictures(runs_dir, run_id)
     context: dict[str, Any] = {
-        "run": run,
-        "run_id": run_id,
-        "final": True,
-        "result": found,
-        "result_problem": problem,
-        "panels": panel_views(found["panels"]) if found else [],
-        "headline": headline(checks),
-        "counted": counted(checks),
-        "summary_rows": summary_rows(found["summary"]) if found else [],
+        **run_context(runs_dir, run),
         "metrics": metric_panels(session, run_id),
         "api": pictures,
         "css": styles(),
@@ -80,13 +69,6 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
         context |= {"left_out": pictures.left_out, "api": Pictures(runs_dir, run_id)}
         text = template.render(context)
     return CHART_DATA.sub("", text)
-
-
-def _result(runs_dir: Path, run_id: int) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return result(runs_dir, run_id), ""
-    except NotFound as missing:
-        return None, missing.detail
 
 
 def styles() -> str:

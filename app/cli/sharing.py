@@ -1,0 +1,124 @@
+"""Commands that hand results on: JUnit, a page that stands alone, badges, trends, webhook deliveries."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.client import open_client
+from app.cli.exits import CommandError, Exit
+from app.cli.output import AsJson, RunId, emit, passed_word, say, table
+
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write; without it, standard output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (junit, page, badge, trends, deliveries, redeliver):
+        app.command(command.__name__)(command)
+
+
+def junit(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
+    """Give the checks of an ended run as JUnit XML."""
+    content = open_client().content(f"/runs/{run_id}/junit")
+    _hand_over(content, output, {"run_id": run_id}, as_json=as_json)
+
+
+def page(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
+    """Give the result of an ended run as one HTML file that needs nothing else."""
+    content = open_client().content(f"/runs/{run_id}/page")
+    _hand_over(content, output, {"run_id": run_id}, as_json=as_json)
+
+
+def badge(
+    kind: Annotated[str, typer.Argument(help="One of `kinds`.")], output: Output = None, as_json: AsJson = False
+) -> None:
+    """Give the newest verdict of a kind as a picture (SVG)."""
+    content = open_client().content(f"/badge/{kind}.svg")
+    _hand_over(content, output, {"kind": kind}, as_json=as_json)
+
+
+def _hand_over(content: bytes, output: Path | None, document: dict[str, Any], *, as_json: bool) -> None:
+    if output is not None:
+        try:
+            output.write_bytes(content)
+        except OSError as error:
+            raise CommandError(Exit.FAILED, f"{output} cannot be written: {error.strerror}") from None
+        document |= {"file": str(output), "bytes": len(content)}
+        if as_json:
+            emit(document)
+        else:
+            say(f"{output}: {len(content)} bytes")
+    elif as_json:
+        emit({**document, "content": content.decode()})
+    else:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+
+
+def trends(
+    kind: Annotated[str, typer.Argument(help="One of `kinds`.")],
+    check: Annotated[str | None, typer.Argument(help="Without it: the checks there are.")] = None,
+    limit: Annotated[int, typer.Option(help="Newest runs, 1 to 1000.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show one check over the runs of a kind, oldest first."""
+    document = open_client().get("/trends", kind=kind, check=check, limit=limit)
+    if as_json:
+        emit(document)
+        return
+    if check is None:
+        table(["check", "runs", "title"], [[item["check"], item["runs"], item["title"]] for item in document["checks"]])
+        return
+    say(document["title"])
+    rows = [
+        [
+            item["run_id"],
+            item["finished_at"],
+            passed_word(item["passed"]),
+            item["measured"],
+            item["limit"],
+            item["margin"],
+        ]
+        for item in document["items"]
+    ]
+    table(["run", "finished", "result", "measured", "limit", "measured / limit"], rows)
+
+
+def deliveries(
+    run_id: Annotated[int | None, typer.Option("--run", help="Only of this run.")] = None,
+    limit: Annotated[int, typer.Option(help="Newest deliveries, 1 to 200.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the webhook was told, with the last attempt."""
+    document = open_client().get("/webhooks/deliveries", run_id=run_id, limit=limit)
+    if as_json:
+        emit(document)
+        return
+    table(["delivery", "run", "state", "status", "attempts", "last answer", "next"], map(_row, document["items"]))
+
+
+def _row(item: dict[str, Any]) -> list[Any]:
+    last = item["attempts"][-1] if item["attempts"] else {"status": None, "error": ""}
+    answer = last["error"] or last["status"]
+    return [
+        item["id"],
+        item["run_id"],
+        item["run"]["state"],
+        item["status"],
+        len(item["attempts"]),
+        answer,
+        item["next_at"],
+    ]
+
+
+def redeliver(
+    delivery_id: Annotated[int, typer.Argument(help="Number of the delivery.", metavar="ID")], as_json: AsJson = False
+) -> None:
+    """Send a delivery once more; a running service does it within seconds."""
+    document = open_client().post(f"/webhooks/deliveries/{delivery_id}/redeliver")
+    if as_json:
+        emit(document)
+    else:
+        say(f"delivery {delivery_id} of run {document['run_id']} is {document['status']}")
