@@ -43,12 +43,17 @@ def summary_tables(summary: Mapping[str, Any]) -> list[tuple[list[str], list[lis
     """Return (columns, rows) for every summary entry that is a mapping of mappings, such as numbers per mode."""
     tables = []
     for name, group in summary.items():
-        if not isinstance(group, Mapping) or not group or not all(isinstance(row, Mapping) for row in group.values()):
+        if not is_table(group):
             continue
         columns = list(dict.fromkeys(key for row in group.values() for key in row if _plain(row[key])))
         rows = [[key, *(row.get(column) for column in columns)] for key, row in group.items()]
         tables.append(([name.removesuffix("s"), *columns], rows))
     return tables
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a summary entry is a mapping of mappings."""
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(row, Mapping) for row in value.values())
 
 
 def _plain(value: Any) -> bool:

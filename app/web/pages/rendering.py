@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from app.settings import CHECKOUT
 from app.web.pages import formats
+from app.web.pages.markdown import audit, summary_tables
 from app.web.pages.panels import margin
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"
@@ -30,7 +31,7 @@ def environment() -> Environment:
     )
     for name in ("number", "percent", "times", "size", "utc", "duration", "seconds", "words"):
         made.filters[name] = getattr(formats, name)
-    made.filters["margin"] = margin
+    made.filters |= {"margin": margin, "summary_tables": summary_tables, "audit": audit}
     return made
 
 

@@ -12,6 +12,7 @@ from app.runs.errors import NotFound, ServiceError
 from app.runs.series import metrics
 from app.runs.states import State
 from app.web.pages.formats import number
+from app.web.pages.markdown import is_table
 from app.web.pages.panels import PanelView, panel_views
 
 METRIC_POINTS: Final = 400
@@ -76,9 +77,11 @@ def counted(checks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Return (name, text) for every number of a summary; nested names are joined with dots."""
+    """Return (name, text) for every number of a summary that has no table; nested names are joined with dots."""
     rows: list[tuple[str, str]] = []
     for name, value in summary.items():
+        if is_table(value):
+            continue
         if isinstance(value, Mapping):
             rows += summary_rows(value, f"{before}{name}.")
         else:
