@@ -50,11 +50,14 @@ def _kill(paths: RunPaths, entry: Mapping[str, Any]) -> Kill:
     crumbs = {int(rank): crumb for rank, crumb in entry["crumbs"].items() if crumb is not None}
     phases = [str(crumbs[rank]["phase"]) for rank in sorted(crumbs)]
     attempt = int(entry["attempt"])
+    next_step = _first_step(paths.attempt(KILLED, attempt + 1).events(0))
+    # A breadcrumb begins at 0: a rank killed before it had loaded its checkpoint had done the checkpoint's updates.
+    done = [int(crumb["step"]) for crumb in crumbs.values()]
     return Kill(
         attempt=attempt,
-        step=max((int(crumb["step"]) for crumb in crumbs.values()), default=0),
+        step=max([*done, next_step or 0]),
         phase=phases[0] if len(set(phases)) == 1 else " / ".join(phases),
-        checkpoint_step=_first_step(paths.attempt(KILLED, attempt + 1).events(0)),
+        checkpoint_step=next_step,
     )
 
 

@@ -46,6 +46,14 @@ def test_each_hit_with_its_return(tmp_path: Path) -> None:
     ]
 
 
+def test_killed_before_training_began(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    write(paths, [kill(2, crumb("rendezvous", 0), crumb("start", 0))], {3: 5})
+    assert [item.summary() for item in read_kills(paths)] == [
+        {"step": 5, "phase": "rendezvous / start", "checkpoint_step": 5, "steps_repeated": 0}
+    ]
+
+
 def test_nobody_killed(tmp_path: Path) -> None:
     assert read_kills(RunPaths(tmp_path)) == []
 
