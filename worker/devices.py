@@ -67,6 +67,7 @@ class Devices:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._output.close()
             self._process = None
 
     def busy(self) -> dict[int, str]:
@@ -94,6 +95,7 @@ class Devices:
                 self._argv, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
             )
         except OSError as error:
+            self._output.close()
             self._ended = time.monotonic()
             log.error("the probe cannot be started", action="probe-failed", error=str(error))
 
