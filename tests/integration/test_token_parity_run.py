@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.contexts import stage_context
-from tests.support.stages import LocalRun
+from tests.support.stages import ROOT, LocalRun
 from tests.unit.trainer.common.test_normalisation import FIXTURE
 from trainer.common.normalisation import HYPOTHESES, unsynchronised
 from trainer.contract.kinds import StagePlan
@@ -170,7 +170,7 @@ def test_changed_arithmetic_starts_no_rank(tmp_path: Path) -> None:
     site.mkdir()
     broken = "import trainer.common.normalisation as n; n.mean_of_means = n.rank_mean = lambda window: 0\n"
     (site / "sitecustomize.py").write_text(broken)
-    run = LocalRun.create(tmp_path / "1", "token-parity", environment={"PYTHONPATH": f"{site}"})
+    run = LocalRun.create(tmp_path / "1", "token-parity", environment={"PYTHONPATH": f"{site}:{ROOT}"})
     run.stage("prepare")
     assert run.stage("check-loss", expect=None) == 1
     assert "the worked example does not come out" in run.events("check-loss", kind="error")[0]["text"]

@@ -148,8 +148,8 @@ def signed_example(evidence: Evidence) -> Check:
     return Check(
         name="same_loss_different_gradient",
         title="Both rules show loss 1, with gradients 1 and 0",
-        passed=max(errors) <= SIGNED_TOLERANCE,
-        measured=max(errors),
+        passed=all(error <= SIGNED_TOLERANCE for error in errors),
+        measured=encode_number(max(errors)),
         limit=SIGNED_TOLERANCE,
         unit="largest error",
         detail="One parameter at 0, 12 targets +1 on rank 0 and 36 targets -1 on rank 1, squared error, through DDP.",

@@ -53,7 +53,8 @@ def run(context: StageContext) -> None:
 def wrap(group: Group, model: torch.nn.Module) -> tuple[DistributedDataParallel, SyncCounter]:
     """Return the model in DDP with a counting hook that keeps DDP's averaging."""
     devices = [group.device.index] if group.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(model, device_ids=devices)
+    with group.telemetry.collective("wrap the model"):  # compares shapes and copies rank 0's weights
+        wrapped = DistributedDataParallel(model, device_ids=devices)
     counter = SyncCounter(group.telemetry)
     counter.attach(wrapped)
     return wrapped, counter
@@ -121,6 +122,10 @@ class WindowAudit:
             "communication_seconds": synced.seconds,
         }
         self._group.telemetry.sync(0, synced.count, synced.size)
+        if name == AUDITED:
+            loss = self._group.sum_floats([sum(sums)], "loss to show")[0] / counts.window
+            values = {"loss_per_token": loss, "rank_tokens": counts.rank, "global_tokens": counts.window}
+            self._group.telemetry.metrics(0, values)
         return gradients(self._model.module)
 
     def _accumulate(self, batches: Sequence[Batch], rule: Rule) -> Any:

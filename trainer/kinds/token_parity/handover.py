@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.contract.events import encodable
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import write_bytes_atomically
 from trainer.contract.paths import RunPaths
 
 AUDITED = "audited"
@@ -55,8 +54,8 @@ class Handover:
 
 
 def write_document(path: Path, document: Any) -> None:
-    """Write JSON atomically, non-finite numbers as their names."""
-    write_json_atomically(path, encodable(document))
+    """Write JSON atomically. NaN stays NaN, as Python's reader takes it: nobody else reads these files."""
+    write_bytes_atomically(path, json.dumps(document, indent=1).encode())
 
 
 def read_document(path: Path) -> Any:

@@ -183,8 +183,8 @@ def training_panels(evidence: Evidence) -> list[Panel]:
     training = evidence.training or {}
     history = training["history"]
     lines = [
-        Line(name="training loss per token", y=[row["loss"] for row in history]),
-        Line(name="validation loss per token", y=[row.get("validation") for row in history]),
+        Line(name="training loss per token", y=[encode_number(row["loss"]) for row in history]),
+        Line(name="validation loss per token", y=[encode_number(row.get("validation")) for row in history]),
         Line(name="chance (ln 4)", y=[CHANCE_LOSS] * len(history)),
     ]
     return [

@@ -57,9 +57,10 @@ def _measure(group: Group, rule: str) -> dict[str, float]:
     count, target = TARGETS[group.rank]
     targets = torch.full((count,), float(target), dtype=torch.float64, device=group.device)
     devices = [group.device.index] if group.device.type == "cuda" else None
-    model = DistributedDataParallel(
-        OneParameter().to(group.device), device_ids=devices, process_group=group.process_group
-    )
+    with group.telemetry.collective("wrap the one-parameter model"):
+        model = DistributedDataParallel(
+            OneParameter().to(group.device), device_ids=devices, process_group=group.process_group
+        )
     sums, counts = accumulate(group, model, [targets], [count], squared_error_sum, rule=RULES[rule])
     losses = group.sum_floats([sum(sums), sums[0] / count])
     gradient: Any = model.module.value.grad

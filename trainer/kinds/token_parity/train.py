@@ -1,5 +1,6 @@
 """Stage `train`: the planned number of updates under the audited rule, then the evaluation."""
 
+import math
 from typing import Any
 
 import torch
@@ -110,6 +111,8 @@ class Training:
         if (step + 1) % max(1, self._params.updates // VALIDATIONS) == 0:
             row["validation"] = evaluate(self._group, self._model.module, self._corpus.validation).loss_per_token
             values["validation_loss_per_token"] = row["validation"]
+        if not math.isfinite(loss) and all(math.isfinite(earlier["loss"]) for earlier in self._history):
+            telemetry.message(f"the loss is {loss} since update {step + 1}: the training has diverged", "warning")
         self._history.append(row)
         telemetry.sync(step + 1, synced.count, synced.size)
         telemetry.metrics(step + 1, values)
