@@ -18,13 +18,12 @@ from select import select
 from typing import Any, Final, cast
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from app.inference import wire
 from app.inference.errors import ModelRefused, Refused, Unavailable
-from app.inference.images import Picture, decode, open_picture
+from app.inference.images import Picture, decode, open_picture, read_picture
 from trainer.common.model_file import ImageModel, ModelFileRefused, load_model
 from trainer.kinds.cifar.model import CifarNet
 
@@ -215,9 +214,10 @@ class Server:
 
     def _accept(self, request: dict[str, Any], data: bytes) -> list[Job]:
         try:
-            image = open_picture(data, request["max_pixels"])
-            if image.width * image.height <= LARGE_PIXELS and len(data) <= LARGE_BYTES:
-                return [_decoded(request, image)]
+            if len(data) <= LARGE_BYTES:
+                image = open_picture(data, request["max_pixels"])
+                if image.width * image.height <= LARGE_PIXELS:
+                    return [Job(request["id"], request["model"], decode(image, request["max_pixels"]))]
             if self._large_waiting == MAX_LARGE_WAITING:
                 raise Unavailable(
                     status=503,
@@ -226,14 +226,15 @@ class Server:
                     retry_after=2,
                 )
             self._large_waiting += 1
-            self._large.submit(self._decode_large, request, image)
+            self._large.submit(self._read_large, request, data)
         except Refused as refusal:
             self._refuse(request["id"], refusal)
         return []
 
-    def _decode_large(self, request: dict[str, Any], image: Image.Image) -> None:
+    def _read_large(self, request: dict[str, Any], data: bytes) -> None:
         try:
-            self._decoded.put(_decoded(request, image))
+            picture = read_picture(data, request["max_pixels"])
+            self._decoded.put(Job(request["id"], request["model"], picture))
         except Refused as refusal:
             self._decoded.put((request["id"], refusal))
         except BaseException:
@@ -264,11 +265,6 @@ class Server:
 
     def _send(self, document: dict[str, Any]) -> None:
         self._connection.sendall(wire.pack(document))
-
-
-def _decoded(request: dict[str, Any], image: Image.Image) -> Job:
-    with image:
-        return Job(request["id"], request["model"], decode(image, request["max_pixels"]))
 
 
 def main() -> None:

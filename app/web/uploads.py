@@ -14,6 +14,8 @@ from app.web.problems import Problem
 FIELD: Final = "file"
 FORM_BYTES: Final = 16 * 1024
 """What a form may add to the file: boundaries, part headers, a token field."""
+MAX_PARTS: Final = 16
+"""Fields a form may have; each costs time in the parser, and none but the file is used."""
 DRAIN_BYTES: Final = 64 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 0.25
@@ -105,6 +107,7 @@ class _FilePart:
         self.content = bytearray()
         self.found = 0
         self.complete = False
+        self._parts = 0
         self._name, self._value, self._wanted = bytearray(), bytearray(), False
 
     def callbacks(self) -> dict[str, object]:
@@ -120,6 +123,9 @@ class _FilePart:
 
     def _begin(self) -> None:
         self._wanted = False
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise FormParserError(f"it has more than {MAX_PARTS} fields")
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]

@@ -194,6 +194,7 @@ def part(content: bytes, disposition: str = 'form-data; name="file"; filename="a
         ("multipart/form-data; boundary=b", part(b"x") + part(b"y") + b"--b--\r\n", 422),
         ("multipart/form-data; boundary=b", part(b"", "\xff;;;=") + b"--b--\r\n", 422),
         ("multipart/form-data; boundary=b", b"--b\r\n" + b"A" * 15_000, 422),
+        ("multipart/form-data; boundary=b", part(b"x", 'form-data; name="other"') * 17 + b"--b--\r\n", 422),
         ("multipart/form-data; boundary=" + "b" * 5000, part(b"x"), 422),
         ("multipart/form-data", part(b"x"), 415),
         ("application/json", b"{}", 415),

@@ -155,6 +155,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], set[int]]] = {
     "png text bomb": (lambda: compressed_text(b"zTXt", 1 << 26), {200, 422}),
     "png profile bomb": (lambda: compressed_text(b"iCCP", 1 << 26), {200, 422}),
     "png pixel bomb": (lambda: png(32, 32, pixel_data(1 << 26), END), {200, 422}),
+    "png many chunks": (lambda: png(32, 32, chunk(b"teXt", b"") * 40_000, END), {422}),
     "png two headers": (lambda: png(32, 32, png(9000, 9000)[8:], chunk(b"IDAT", b"\x78\x9c"), END), {422}),
     "png four billion frames": (lambda: png(32, 32, chunk(b"acTL", b"\xff" * 8), pixel_data(97 * 32), END), {200, 422}),
     "jpeg cut": (lambda: encoded(photo(), "JPEG")[:-128], {422}),
