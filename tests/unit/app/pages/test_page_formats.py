@@ -1,0 +1,53 @@
+"""Numbers, shares, sizes and times as pages write them."""
+
+import math
+from typing import Any
+
+import pytest
+
+from app.web.pages import formats
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (282628, "282,628"),
+        (2.98e-8, "2.98e-8"),
+        (1e-6, "1e-6"),
+        (0.0216, "0.0216"),
+        (2.5, "2.5"),
+        (0.0, "0"),
+        (123456.7, "123,457"),
+        (None, "–"),
+        (True, "yes"),
+        ("NaN", "NaN"),
+        ("-Infinity", "−∞"),
+        (math.nan, "NaN"),
+        (math.inf, "∞"),
+        ("text", "text"),
+    ],
+)
+def test_number_is_readable(value: Any, text: str) -> None:
+    assert formats.number(value) == text
+
+
+def test_ratio_becomes_factor() -> None:
+    assert formats.times(0.0298) == "3.0 %"
+    assert formats.times(23500.0) == "23,500 times"
+    assert formats.times(None) == "–"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB")])
+def test_size_has_unit(value: int, text: str) -> None:
+    assert formats.size(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(12.44, "12.4 s"), (3599.7, "1 h 00 min"), (61, "1 min 01 s")])
+def test_seconds_are_words(value: float, text: str) -> None:
+    assert formats.seconds(value) == text
+
+
+def test_duration_needs_both_ends() -> None:
+    assert formats.duration("2026-01-01T00:00:00.000Z", "2026-01-01T00:00:41.300Z") == "41.3 s"
+    assert formats.duration("2026-01-01T00:00:00.000Z", None) == "–"
+    assert formats.utc("2026-01-01T00:00:00.000Z") == "2026-01-01 00:00:00 UTC"
