@@ -1,0 +1,152 @@
+"""The supervisor alone: what it reports of a process, whom it ends, and that two never have one attempt."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.contract.paths import AttemptPaths
+from worker import processes
+from worker.executors.local import LocalExecutor, LocalHandle
+from worker.plan import AttemptPlan
+from worker.shim import EXIT_TAKEN
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(['sleep', '600'], start_new_session=True)
+stopped = subprocess.Popen(['sleep', '600'], start_new_session=True)
+os.kill(stopped.pid, signal.SIGSTOP)
+print('ready', flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    handles: list[LocalHandle] = []
+
+    def begin(code: str, grace: float = 1.0) -> tuple[LocalHandle, AttemptPaths]:
+        handle = LocalExecutor().start(plan(tmp_path, code, grace))
+        handles.append(handle)
+        return handle, AttemptPaths(tmp_path / "attempt_1")
+
+    yield begin
+    for handle in handles:
+        handle.destroy()
+        handle.close()
+
+
+def plan(root: Path, code: str, grace: float = 1.0) -> AttemptPlan:
+    marker = f"shim-test:{root}"
+    return AttemptPlan(
+        run_id=1,
+        stage="s",
+        attempt=1,
+        launcher="python",
+        ranks=1,
+        argv=(sys.executable, "-c", code),
+        environment={"DDP_AUDIT_MARKER": marker},
+        cwd=root,
+        paths=AttemptPaths(root / "attempt_1"),
+        marker=marker,
+        grace_seconds=grace,
+    )
+
+
+def report(handle: LocalHandle, paths: AttemptPaths) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while handle.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    document: dict[str, Any] = json.loads(paths.exit.read_text())
+    return document
+
+
+def wait_for(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (not path.exists() or text not in path.read_text()):
+        time.sleep(0.02)
+
+
+def test_exit_code_and_output_are_kept(start: Any) -> None:
+    handle, paths = start("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    found = report(handle, paths)
+    assert (found["main"]["exit_code"], found["main"]["signal"]) == (7, None)
+    assert [(rank["rank"], rank["exit_code"], rank["signal"]) for rank in found["ranks"]] == [(0, 7, None)]
+    assert found["first"]["rank"] == 0
+    assert found["stop"]["asked"] is False
+    assert paths.log(0, "stdout").read_text() == "out\n"
+    assert paths.log(0, "stderr").read_text() == "err\n"
+    assert handle.returncode == 0
+
+
+def test_signal_is_kept_apart(start: Any) -> None:
+    found = report(*start("import os; os.kill(os.getpid(), 11)"))
+    assert (found["ranks"][0]["exit_code"], found["ranks"][0]["signal"]) == (None, 11)
+
+
+def test_stop_ends_deaf_and_stopped(start: Any) -> None:
+    handle, paths = start(FAMILY)
+    wait_for(paths.log(0, "stdout"), "ready")
+    began = time.monotonic()
+    handle.terminate()
+    handle.terminate()
+    found = report(handle, paths)
+    assert 0.8 < time.monotonic() - began < 10
+    assert found["stop"]["cause"] == "term"
+    assert found["stop"]["processes_ended"] == 3
+    assert found["stop"]["processes_left"] == 0
+    assert found["ranks"][0]["signal"] == 9
+    assert not processes.marked(found["marker"])
+
+
+def test_helpers_do_not_outlive_the_process(start: Any) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    found = report(*start(code))
+    assert found["main"]["exit_code"] == 0
+    assert found["stop"]["processes_ended"] == 1
+    assert not processes.marked(found["marker"])
+
+
+def test_program_that_is_missing_is_told(tmp_path: Path) -> None:
+    broken = plan(tmp_path, "")
+    handle = LocalExecutor().start(
+        AttemptPlan(**{**{name: getattr(broken, name) for name in broken.__slots__}, "argv": ("/no/such/program",)})
+    )
+    found = report(handle, broken.paths)
+    handle.close()
+    assert "No such file" in found["launch_error"]
+    assert found["ranks"] == []
+
+
+def test_second_supervisor_steps_back(start: Any) -> None:
+    handle, paths = start("import time; time.sleep(600)")
+    wait_for(paths.shim, "pid")
+    before = paths.shim.read_text()
+    second = subprocess.run([sys.executable, "-m", "worker.shim", str(paths.plan)], check=False)
+    assert second.returncode == EXIT_TAKEN
+    assert paths.shim.read_text() == before
+    assert handle.alive
+    assert not paths.exit.exists()
+
+
+def test_adopted_handle_is_the_same_process(start: Any, tmp_path: Path) -> None:
+    handle, paths = start("import time; time.sleep(600)")
+    wait_for(paths.shim, "pid")
+    marker = plan(tmp_path, "").marker
+    again = LocalExecutor().adopt(paths, marker)
+    assert again is not None
+    assert again.identity == handle.identity
+    again.close()
+    assert LocalExecutor().adopt(paths, "another:marker") is None
+    handle.identity.send(signal.SIGKILL)
+    while handle.alive:
+        time.sleep(0.02)
+    assert LocalExecutor().end_orphans(marker) == 1
+    assert LocalExecutor().adopt(paths, marker) is None
