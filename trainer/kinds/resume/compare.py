@@ -20,6 +20,7 @@ from trainer.kinds.token_parity.corpus import build_corpus
 LIMITS = [
     "Other models, real data, other optimizers, mixed precision and several nodes are not shown.",
     "A checkpoint is written between updates: an interruption at a boundary does not prove recovery from any instant.",
+    "Loader workers that keep a state of their own between epochs are not used here and not shown.",
     "Equal bits hold for this machine, these versions and one thread per rank; another machine may give other bits.",
     "Loss and token accuracy are no claim of quality.",
 ]
