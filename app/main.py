@@ -18,9 +18,11 @@ from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
 from app.web import docs, health, login, problems
 from app.web.api import catalogue, files, keeping, predict, runs, sharing, telemetry
+from app.web.keepingnumbers import KeepingNumbers
 from app.web.live import Live
 from app.web.monitor import Measured, Monitor
 from app.web.prefix import Prefixed
+from app.web.requestlog import RequestLog
 from app.web.security.access import Access
 from app.web.security.guard import Guard
 from app.web.security.sessions import Sessions
@@ -51,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
     # The last one added is the outermost.
     app.add_middleware(Guard, settings=settings, access=app.state.access)
     app.add_middleware(Measured, monitor=app.state.monitor)
+    app.add_middleware(RequestLog)
     if settings.root_path:
         app.add_middleware(Prefixed, prefix=settings.root_path)
     if settings.trusted_proxies:
@@ -79,6 +82,7 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.engine = create_database_engine(settings)
     app.state.live = Live(app.state.engine, settings)
     app.state.monitor = Monitor(app.state.engine, app.state.live)
+    app.state.monitor.registry.register(KeepingNumbers(app.state.engine, settings))
     app.state.sessions = Sessions(settings)
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = login.Guesses()

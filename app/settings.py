@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     """Told of every run that ends; secret, because many receivers put their key into the address."""
     webhook_secret: SecretStr | None = None
     """Signs what is sent."""
-    min_free_bytes: int = Field(1024**3, ge=0)
+    min_free_bytes: int = Field(256 * 1024**2, ge=0)
     """`/readyz` fails below this much free disk in the data or the runs directory."""
     log_format: Literal["auto", "json", "text"] = "auto"
     """`auto`: text on a terminal, JSON lines elsewhere."""

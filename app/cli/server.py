@@ -124,6 +124,7 @@ def _config(settings: Settings) -> uvicorn.Config:
         create_app(settings),
         log_level="warning",
         access_log=False,
+        log_config=None,  # `app.logs` gives uvicorn's lines their form
         proxy_headers=False,  # `create_app` trusts those of DDP_AUDIT_TRUSTED_PROXIES only
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,

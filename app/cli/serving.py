@@ -28,14 +28,14 @@ def serve(
 ) -> int:
     """Serve pages and API, with a worker beside them unless told not to."""
     from app.cli.server import serve as run_server
+    from app.logs import configure
     from app.settings import load_settings
-    from worker.log import configure
 
     try:
         settings = load_settings(host=host, port=port, data_dir=data_dir)
     except ValidationError as error:
         raise CommandError(Exit.USAGE, settings_text(error)) from None
-    configure()
+    configure(settings)
     bring_up_to_date(settings)
     return run_server(settings, with_worker=not no_worker)
 
@@ -45,9 +45,11 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Execute what waits in the queue, then leave.")] = False,
 ) -> None:
     """Execute runs of the data directory."""
+    from app.logs import configure
     from worker.loop import Worker
 
     settings = local_settings(data_dir=data_dir)
+    configure(settings)
     bring_up_to_date(settings)
     executor = Worker(settings)
     if once:

@@ -11,8 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from app.db import read_session, write_session
+from app.keeping.disk import free_bytes
 from app.runs.models import Meta, WorkerRow
 from app.runs.queue import live_workers
+from app.settings import Settings
 from app.web.api.replies import reply
 from app.web.problems import Problem
 
@@ -39,11 +41,20 @@ def readyz(request: Request) -> Response:
         detail = f"the database cannot be written: {str(error).splitlines()[0][:200]}"
         raise Problem(503, "database_unavailable", detail, extra={"workers": []}) from None
     if not workers:
-        detail = (
-            "no worker with a fresh heartbeat that lists its devices: start `ddp-audit worker`, or wait for it"
-        )
+        detail = "no worker with a fresh heartbeat that lists its devices: start `ddp-audit worker`, or wait for it"
         raise Problem(503, "no_worker", detail, extra={"workers": []}, headers={"Retry-After": "2"})
+    _check_disk(request.app.state.settings, workers)
     return reply({"status": "ready", "workers": workers})
+
+
+def _check_disk(settings: Settings, workers: list[dict[str, Any]]) -> None:
+    for name, free in free_bytes(settings).items():
+        if free < settings.min_free_bytes:
+            detail = (
+                f"the {name} directory has {free} bytes free, DDP_AUDIT_MIN_FREE_BYTES asks for "
+                f"{settings.min_free_bytes}: `ddp-audit usage` and `ddp-audit retention` show what could go"
+            )
+            raise Problem(503, "disk_low", detail, extra={"workers": workers})
 
 
 def _write_something(engine: Engine) -> None:

@@ -1,0 +1,78 @@
+"""The service's log: one structured line per event on standard error, with request and run numbers, without secrets."""
+
+import logging
+import sys
+from typing import Any, Final, TextIO
+
+import structlog
+from pydantic import SecretStr
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from app.settings import Settings
+
+HIDDEN: Final = "[hidden]"
+SHORTEST_SECRET: Final = 4
+"""Replacing shorter ones everywhere would tear ordinary words apart, and give them away by the gaps."""
+
+
+def configure(settings: Settings, stream: TextIO | None = None) -> None:
+    """Send structured lines and those of the libraries below to `stream`, by default standard error."""
+    target = sys.stderr if stream is None else stream
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not target.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # The plain traceback: one that shows local variables would show headers and settings.
+        structlog.processors.format_exc_info,
+        Redaction(settings),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=False,
+    )
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(sort_keys=True)
+        if as_json
+        else structlog.processors.LogfmtRenderer(
+            key_order=["timestamp", "level", "action", "event"], bool_as_flag=False
+        )
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for name in ("httpx", "httpcore", "alembic"):  # httpx writes whole addresses, the webhook's among them
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class Redaction:
+    """Replaces every secret of the settings wherever it stands in a line."""
+
+    def __init__(self, settings: Settings) -> None:
+        values = [getattr(settings, name) for name in type(settings).model_fields]
+        texts = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
+        self._secrets = sorted((text for text in texts if len(text) >= SHORTEST_SECRET), key=len, reverse=True)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Return the line without secrets."""
+        return {name: self._clean(value) for name, value in event.items()} if self._secrets else event
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, HIDDEN)
+            return value
+        if isinstance(value, dict):
+            return {self._clean(name): self._clean(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._clean(item) for item in value]
+        return value

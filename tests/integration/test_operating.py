@@ -1,0 +1,99 @@
+"""What a monitor sees: readiness with its disk floor, numbers for Prometheus, and a log without secrets."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.clock import now
+from app.db import write_session
+from app.runs.models import WorkerRow
+from app.settings import Settings
+from tests.support.ended import end_run
+from tests.support.service import Service, running_service
+
+
+def add_worker(service: Service) -> None:
+    with write_session(service.engine) as session:
+        session.add(
+            WorkerRow(
+                id="w",
+                pid=1,
+                pid_start=1,
+                boot_id="b",
+                host="h",
+                started_at=now(),
+                heartbeat_at=now(),
+                devices={"gpus": []},
+            )
+        )
+
+
+@pytest.mark.parametrize(("floor", "status"), [(0, 200), (2**60, 503)])
+def test_readiness_has_a_disk_floor(tmp_path: Path, floor: int, status: int) -> None:
+    with running_service(Settings(data_dir=tmp_path, min_free_bytes=floor)) as service:
+        assert service.http.get("/readyz").json()["code"] == "no_worker"
+        add_worker(service)
+        answer = service.http.get("/readyz")
+        assert answer.status_code == status, answer.text
+        assert [worker["pid"] for worker in answer.json()["workers"]] == [1]
+        if status == 503:
+            assert answer.json()["code"] == "disk_low"
+            assert str(floor) in answer.json()["detail"]
+
+
+def test_numbers_name_no_run(tmp_path: Path) -> None:
+    with running_service(Settings(data_dir=tmp_path)) as service:
+        run_id = end_run(service.engine, service.settings.runs_dir, payload=b"x" * 5000)
+        for _ in range(2):
+            service.get(f"/runs/{run_id}")
+        assert service.get("/usage").json()["bytes"] > 5000
+        text = service.http.get("/metrics").text
+    numbers = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
+    assert numbers['ddp_audit_free_bytes{directory="data"}'] > 0
+    assert numbers["ddp_audit_run_bytes"] > 5000
+    assert sum(value for name, value in numbers.items() if name.startswith("ddp_audit_webhook_deliveries")) == 1
+    assert "run_id=" not in text
+    assert f"/runs/{run_id}" not in text
+
+
+def test_every_answer_has_a_number(tmp_path: Path) -> None:
+    with running_service(Settings(data_dir=tmp_path, token="operators-token")) as service:
+        answers = [service.http.get("/healthz"), service.get("/runs"), service.http.get("/static/none.css")]
+        numbers = [answer.headers["x-request-id"] for answer in answers]
+        assert [answer.status_code for answer in answers] == [200, 401, 404]
+        assert len(set(numbers)) == 3
+
+
+def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    secret = "a-token-nobody-may-read"
+    environment = {**os.environ, "DDP_AUDIT_DATA_DIR": str(tmp_path / "data"), "DDP_AUDIT_TOKEN": secret}
+    argv = [sys.executable, "-m", "app.cli.main", "serve", "--no-worker", "--port", str(port)]
+    process = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                headers = {"X-Request-ID": "seen-by-the-test"}
+                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/runs/5?key={secret}", headers=headers)
+                break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        assert answer.status_code == 401
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _out, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert secret not in errors
+    lines = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
+    mine = next(line for line in lines if line.get("request_id") == "seen-by-the-test")
+    assert (mine["run_id"], mine["status"], mine["path"]) == (5, 401, "/api/v1/runs/5")
