@@ -1,6 +1,6 @@
 """The worked example in exact fractions."""
 
-from fractions import Fraction as F
+from fractions import Fraction
 
 import pytest
 
@@ -9,16 +9,16 @@ from app.web.pages.explain import START, Unreadable, cells, read_window
 
 
 def window(*ranks: list[tuple[int, int]]) -> list[list[Cell]]:
-    return [[Cell(tokens=tokens, total=F(total)) for tokens, total in rank] for rank in ranks]
+    return [[Cell(tokens=tokens, total=Fraction(total)) for tokens, total in rank] for rank in ranks]
 
 
 def test_example_gives_known_figures() -> None:
     means = both_means(cells(read_window({})))
-    assert (means.mean_of_means, means.global_mean, means.twice) == (F(2), F(5, 2), F(5, 4))
-    assert means.scaled == [F(1, 2), F(9, 2)]
+    assert (means.mean_of_means, means.global_mean, means.twice) == (Fraction(2), Fraction(5, 2), Fraction(5, 4))
+    assert means.scaled == [Fraction(1, 2), Fraction(9, 2)]
     assert sum(means.scaled) / 2 == means.global_mean
-    assert means.wrong_weights == [F(1, 24), F(1, 72)]
-    assert means.right_weights == [F(1, 48), F(1, 48)]
+    assert means.wrong_weights == [Fraction(1, 24), Fraction(1, 72)]
+    assert means.right_weights == [Fraction(1, 48), Fraction(1, 48)]
 
 
 def test_equal_counts_hide_the_fault() -> None:
@@ -29,7 +29,7 @@ def test_equal_counts_hide_the_fault() -> None:
 def test_only_short_rank_has_no_mean() -> None:
     means = both_means(window([(0, 0)], [(36, 108)]))
     assert means.mean_of_means is None
-    assert means.wrong_weights == [None, F(1, 72)]
+    assert means.wrong_weights == [None, Fraction(1, 72)]
     assert means.global_mean == 3
 
 
