@@ -22,6 +22,7 @@ LIMITS = [
     "A checkpoint is written between updates: an interruption at a boundary does not prove recovery from any instant.",
     "Loader workers that keep a state of their own between epochs are not used here and not shown.",
     "Equal bits hold for this machine, these versions and one thread per rank; another machine may give other bits.",
+    "A window without targets ends the run on all ranks before its optimizer step; nothing is ever stepped on zeros.",
     "Loss and token accuracy are no claim of quality.",
 ]
 
