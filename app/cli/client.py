@@ -31,6 +31,14 @@ class Client:
         self._headers = {b"Authorization": f"Bearer {bearer}".encode()} if bearer else {}
         self._url = settings.base_url if local is None else LOCAL_URL
         self._http = httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS) if local is None else None
+        _open.append(self)
+
+    def close(self) -> None:
+        """Let go of the service or the database."""
+        if self._http is not None:
+            self._http.close()
+        else:
+            self.engine.dispose()
 
     @property
     def remote(self) -> bool:
@@ -96,6 +104,15 @@ class Client:
             message = f"{self._url} answered {response.status_code} and is no ddp-audit"
             raise CommandError(Exit.UNREACHABLE, message) from None
         raise CommandError(of_status(response.status_code), message, problem)
+
+
+_open: Final[list[Client]] = []
+
+
+def close_clients() -> None:
+    """Close every client this process has opened."""
+    while _open:
+        _open.pop().close()
 
 
 def open_client(data_dir: str | None = None) -> Client:

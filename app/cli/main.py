@@ -7,6 +7,7 @@ import typer
 from typer import _click
 
 from app.cli import checking, following, housekeeping, keeping, predicting, reading, running, serving, sharing
+from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit
 from app.cli.output import emit, note
 
@@ -25,7 +26,11 @@ for module in (serving, running, reading, following, predicting, checking, house
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    sys.exit(int(_run(given)))
+    try:
+        code = _run(given)
+    finally:
+        close_clients()
+    sys.exit(int(code))
 
 
 def _run(arguments: list[str]) -> int:

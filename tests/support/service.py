@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from app.main import create_app
 from app.schema import migrate
 from app.settings import Settings
+from tests.support.quiet import quiet_logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Service:
 @contextmanager
 def running_service(settings: Settings) -> Iterator[Service]:
     """Migrate, serve on a free port of this machine, and stop."""
+    quiet_logs()
     migrate(settings)
     app = create_app(settings)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,0 +1,258 @@
+"""The command line as a process: answers, exit codes, and the same answer with and without a service."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from app.db import create_database_engine
+from app.schema import migrate
+from app.settings import CHECKOUT, Settings
+from tests.support.cli import call
+from tests.support.pages_data import add_run, add_stages, save_result, write_log
+from tests.support.results import make_result
+from tests.support.service import running_service
+from trainer.contract.kinds import kinds
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def engine(data_dir: Path) -> Iterator[Engine]:
+    settings = Settings(data_dir=data_dir)
+    migrate(settings)
+    engine = create_database_engine(settings)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def ended(data_dir: Path, engine: Engine) -> dict[str, int]:
+    settings = Settings(data_dir=data_dir)
+    passed = add_run(
+        engine, "succeeded", verdict="pass", reason="completed", name="<b>x</b>", moves=("starting", "running")
+    )
+    add_stages(engine, passed, {"prepare": "succeeded", "distributed": "succeeded"})
+    save_result(settings, passed, make_result())
+    write_log(settings, passed, "distributed", 0, "zero one\nzero two")
+    write_log(settings, passed, "distributed", 1, "\x1b[31mone\n", stream="stderr")
+    failed = add_run(engine, "succeeded", verdict="fail", reason="completed", params={"seed": 48})
+    save_result(settings, failed, make_result(error=0.5))
+    crashed = add_run(engine, "failed", reason="rank_exit", diagnosis="rank 1 left with code 3")
+    return {"passed": passed, "failed": failed, "crashed": crashed}
+
+
+READS = [
+    ("kinds",),
+    ("list", "--state", "succeeded", "--limit", "1"),
+    ("list", "-q", "no such run"),
+    ("show", "1"),
+    ("show", "999"),
+    ("logs", "1"),
+    ("logs", "1", "--rank", "1", "--stage", "distributed"),
+    ("compare", "1", "2"),
+    ("compare", "1", "1"),
+    ("cancel", "1"),
+    ("retry", "1", "--resume"),
+    ("list", "--state", "asleep"),
+]
+
+
+@pytest.fixture(scope="module")
+def port(data_dir: Path, ended: dict[str, int]) -> Iterator[str]:
+    with running_service(Settings(data_dir=data_dir)) as service:
+        yield service.url.rsplit(":", 1)[1]
+
+
+@pytest.mark.parametrize("arguments", READS, ids=" ".join)
+def test_service_and_directory_answer_alike(
+    data_dir: Path, ended: dict[str, int], port: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    direct = call(*arguments, "--json", data_dir=data_dir)
+    remote = call(*arguments, "--json", data_dir=tmp_path, DDP_AUDIT_PORT=port)
+    assert direct.document == remote.document
+    assert direct.returncode == remote.returncode
+    assert not (tmp_path / "ddp-audit.db").exists()
+
+
+def test_unreachable_service_is_seven(tmp_path: Path) -> None:
+    done = call("list", "--json", data_dir=tmp_path, DDP_AUDIT_HOST="127.0.0.1", DDP_AUDIT_PORT="1")
+    assert done.returncode == 7
+    assert "127.0.0.1:1" in done.document["error"]
+
+
+def test_tokens_are_sent(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"data_dir": tmp_path, "token": "secret-ö", "viewer_token": "look"})
+    with running_service(settings) as service:
+        number = {"DDP_AUDIT_PORT": service.url.rsplit(":", 1)[1]}
+        assert call("list", data_dir=tmp_path, **number).returncode == 2
+        assert call("list", data_dir=tmp_path, **number, DDP_AUDIT_VIEWER_TOKEN="look").returncode == 0
+        assert call("list", data_dir=tmp_path, **number, DDP_AUDIT_TOKEN="secret-ö").returncode == 0
+        denied = call("run", "resume", "--json", data_dir=tmp_path, **number, DDP_AUDIT_VIEWER_TOKEN="look")
+        assert (denied.returncode, denied.document["code"]) == (2, "read_only")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("frobnicate",), 2),
+        (("show",), 2),
+        (("show", "x"), 2),
+        (("list", "--limit", "0"), 2),
+        (("run", "nothing"), 2),
+        (("run", "token-parity", "-p", "updates"), 2),
+        (("run", "token-parity", "-p", "updates=0"), 2),
+        (("run", "token-parity", "-p", "learning_rate=NaN"), 2),
+        (("run", "token-parity", "-p", "foo=1"), 2),
+        (("run", "token-parity", "-p", "seed=1", "-p", "seed=2"), 2),
+        (("show", "999"), 6),
+        (("logs", "999"), 6),
+        (("cancel", "999"), 6),
+        (("verify", "999"), 6),
+        (("figures", "999"), 6),
+        (("check-checkpoints", "999"), 6),
+        (("compare", "1", "999"), 6),
+        (("acquire", "imagenet"), 2),
+        (("predict", "missing.png"), 2),
+    ],
+    ids=str,
+)
+def test_exit_code_tells_what_is_wrong(
+    data_dir: Path, ended: dict[str, int], arguments: tuple[str, ...], code: int
+) -> None:
+    done = call(*arguments, data_dir=data_dir)
+    assert done.returncode == code, done.stderr
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_refusal_names_the_field_on_stderr(data_dir: Path) -> None:
+    done = call("run", "token-parity", "-p", "updates=0", data_dir=data_dir)
+    assert "updates" in done.stderr
+    assert not done.stdout
+
+
+def test_terminal_is_not_steered(data_dir: Path, ended: dict[str, int]) -> None:
+    done = call("logs", str(ended["passed"]), data_dir=data_dir)
+    assert "\x1b" not in done.stdout
+    assert done.stdout.splitlines() == [
+        "[distributed 1 rank 0 stdout] zero one",
+        "[distributed 1 rank 0 stdout] zero two",
+        "[distributed 1 rank 1 stderr] \ufffd[31mone",
+    ]
+
+
+def test_followed_log_is_json_lines(data_dir: Path, ended: dict[str, int]) -> None:
+    done = call("logs", str(ended["passed"]), "-f", "--json", data_dir=data_dir)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["line"] for line in lines] == ["zero one", "zero two", "\x1b[31mone"]
+    assert lines[0].keys() == {"stage", "attempt", "rank", "stream", "line"}
+
+
+def test_verify_repeats_the_verdict(data_dir: Path, ended: dict[str, int]) -> None:
+    path = Settings(data_dir=data_dir).runs_dir / str(ended["passed"])
+    config = {"run_id": ended["passed"], "kind": "token-parity", "params": {}, "datasets_dir": ""}
+    (path / "config.json").write_text(json.dumps(config | {"backend": "gloo", "device": "cpu"}))
+    good = call("verify", str(ended["passed"]), "--json", data_dir=data_dir)
+    assert (good.returncode, good.document["ok"]) == (0, True)
+    assert good.document["pass_line"].startswith("PASS token-parity")
+    stored = path / "result.json"
+    sound = stored.read_text()
+    stored.write_text(sound.replace('"verdict": "pass"', '"verdict": "fail"'))
+    bad = call("verify", str(ended["passed"]), "--json", data_dir=data_dir)
+    stored.write_text(sound)
+    assert bad.returncode == 1
+    assert "does not follow from the checks" in bad.document["problems"][0]
+    assert call("verify", str(ended["failed"]), data_dir=data_dir).returncode == 1
+
+
+def test_damaged_checkpoint_is_found(data_dir: Path, ended: dict[str, int]) -> None:
+    assert call("check-checkpoints", data_dir=data_dir).returncode == 0
+    step = Settings(data_dir=data_dir).runs_dir / str(ended["crashed"]) / "checkpoints" / "step-0003"
+    step.mkdir(parents=True)
+    (step / "model.pt").write_bytes(b"half")
+    done = call("check-checkpoints", str(ended["crashed"]), "--json", data_dir=data_dir)
+    assert done.returncode == 1
+    assert "never finished" in done.document["items"][0]["problem"]
+
+
+def test_acquire_of_a_kind_says_nothing_to_get(data_dir: Path) -> None:
+    for name in (*kinds(), "synthetic"):
+        done = call("acquire", name, "--json", data_dir=data_dir)
+        assert done.returncode == 0
+        assert "nothing to get" in done.document["text"]
+
+
+def test_clean_lists_before_it_removes(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    migrate(settings)
+    engine = create_database_engine(settings)
+    ended, going = add_run(engine, "failed", reason="hang"), add_run(engine, "running", moves=("starting",))
+    pinned = add_run(engine, "succeeded", verdict="pass", pinned=True)
+    engine.dispose()
+    for number in (ended, going, pinned, 77):
+        write_log(settings, number, "train", 0, "x" * 100)
+    by_hand = settings.runs_dir / "notes.txt"
+    by_hand.write_text("mine")
+    listed = call("clean", "--json", data_dir=tmp_path).document
+    assert [Path(item["path"]).name for item in listed["items"]] == [str(ended), "77"]
+    assert (listed["bytes"], listed["removed"]) == (200, False)
+    assert (settings.runs_dir / "77").exists()
+    assert call("clean", "--yes", "--json", data_dir=tmp_path).document["removed"] is True
+    assert sorted(path.name for path in settings.runs_dir.iterdir()) == sorted([str(going), str(pinned), "notes.txt"])
+    assert [run["id"] for run in call("list", "--json", data_dir=tmp_path).document["items"]] == [pinned, going]
+
+
+def test_clean_keeps_to_its_own_place(tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "5"
+    outside.mkdir(parents=True)
+    done = call("clean", "--yes", data_dir=tmp_path / "data", DDP_AUDIT_RUNS_DIR=str(outside.parent))
+    assert done.returncode == 2
+    assert outside.exists()
+    home = call("clean", "--yes", data_dir=tmp_path, HOME=str(tmp_path))
+    assert home.returncode == 2
+
+
+def test_datasets_go_only_by_scope(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    for name in ("fetched", "by-hand"):
+        (settings.datasets_dir / name).mkdir(parents=True)
+        (settings.datasets_dir / name / "a.bin").write_bytes(b"12345")
+    (settings.datasets_dir / ".acquired.json").write_text('["fetched", "..", "../x"]')
+    assert call("clean", "--json", data_dir=tmp_path).document["items"] == []
+    scoped = call("clean", "--scope", "datasets", "--yes", "--json", data_dir=tmp_path).document
+    assert [(Path(item["path"]).name, item["bytes"]) for item in scoped["items"]] == [("fetched", 5)]
+    assert [path.name for path in settings.datasets_dir.iterdir() if path.is_dir()] == ["by-hand"]
+
+
+def test_newer_database_is_refused(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    migrate(settings)
+    engine = create_database_engine(settings)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    done = call("list", data_dir=tmp_path)
+    assert done.returncode == 2
+    assert "newer ddp-audit" in done.stderr
+
+
+def test_empty_directory_is_made_ready(tmp_path: Path) -> None:
+    first = call("migrate", "--json", data_dir=tmp_path / "new").document
+    assert (first["before"], first["changed"]) == (None, True)
+    assert call("migrate", "--json", data_dir=tmp_path / "new").document["changed"] is False
+
+
+def test_help_needs_nothing_heavy() -> None:
+    code = (
+        "import sys; from app.cli.main import app; print(sorted({'torch', 'fastapi', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout.strip() == "[]"

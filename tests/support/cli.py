@@ -1,0 +1,64 @@
+"""The command line called inside the test's process, which spares a second per call; and as a process of its own."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from app.cli.main import main
+from tests.support.quiet import quiet_logs
+
+COMMAND = Path(sys.executable).with_name("ddp-audit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on standard output."""
+        assert self.stdout.count("\n") == 1, self.stdout
+        return json.loads(self.stdout)
+
+
+def environment(data_dir: Path, given: dict[str, str]) -> dict[str, str]:
+    """Return this process's environment with no setting of the product but the data directory and those given."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DDP_AUDIT_")}
+    return clean | {"DDP_AUDIT_DATA_DIR": str(data_dir), "COLUMNS": "200"} | given
+
+
+def call(*arguments: str, data_dir: Path, **given: str) -> Done:
+    """Run a command to its end in this process."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    code = -1
+    with patch.dict(os.environ, environment(data_dir, given), clear=True), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main(list(arguments))
+        except SystemExit as left:
+            code = int(left.code or 0)
+        finally:
+            quiet_logs()  # they were told to write to a stream that ends here
+    out.seek(0)
+    return Done(returncode=code, stdout=out.read(), stderr=err.getvalue())
+
+
+def start(*arguments: str, data_dir: Path, **given: str) -> "subprocess.Popen[str]":
+    """Start a command as a process of its own."""
+    return subprocess.Popen(
+        [str(COMMAND), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(data_dir, given),
+    )
