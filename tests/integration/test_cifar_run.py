@@ -73,7 +73,7 @@ def test_summary_counts_per_epoch(result: Result) -> None:
     assert [modes[mode]["optimizer_steps"] for mode in ("every", "no_sync")] == [STEPS, STEPS]
     assert [modes[mode]["gradient_syncs"] for mode in ("every", "no_sync")] == [4 * STEPS, STEPS]
     assert all(modes[mode]["communication_seconds"] > 0 for mode in modes)
-    assert all(modes[mode]["seconds"] > modes[mode]["communication_seconds"] / 2 for mode in modes)
+    assert all(modes[mode]["seconds"] > modes[mode]["communication_seconds"] for mode in modes)
 
 
 @pytest.mark.parametrize("mode", ["every", "no_sync"])
@@ -136,6 +136,14 @@ def test_events_tell_every_sync(run: LocalRun) -> None:
         assert [(event["step"], event["count"]) for event in syncs] == [(step, 1) for step in range(1, 2 * STEPS + 1)]
     metrics = run.events("train-no-sync", 0, kind="metrics")
     assert sum("validation_accuracy" in event["values"] for event in metrics) == 2
+
+
+def test_cosine_moves_once_an_epoch(run: LocalRun) -> None:
+    values = [event["values"] for event in run.events("train-no-sync", 0, kind="metrics")]
+    rates = [item["learning_rate"] for item in values if "learning_rate" in item]
+    assert rates[0] == 3e-3
+    assert len(set(rates)) == 2
+    assert rates[-1] == pytest.approx(1.5e-3)
 
 
 def test_verify_repeats_the_audit(run: LocalRun, result: Result) -> None:

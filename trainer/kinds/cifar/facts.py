@@ -34,7 +34,7 @@ class EpochFacts(Facts):
     buckets: int
     """Buckets rank 0 reduced."""
     communication_seconds: float
-    """From launch to completion of rank 0's reductions, summed over buckets; waiting for slower ranks included."""
+    """Time with a reduction of rank 0 under way; waiting for slower ranks and overlap with the backward included."""
     seconds: float
     """Wall time of rank 0's training loop, without evaluation and checkpoints."""
     train_loss: float

@@ -177,9 +177,9 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
         BarsPanel(
             title="Time",
             note=(
-                "Wall time of rank 0's training loop, and within it the time from launch to completion of its "
-                "reductions, summed over buckets: waiting for the other ranks is part of it, and reductions overlap "
-                "with the backward pass. Fewer collectives are no promise of speed."
+                "Wall time of rank 0's training loop, and the part of it with at least one reduction under way: "
+                "waiting for the other ranks counts, and so does what overlaps with the backward pass. Fewer "
+                "collectives are no promise of speed."
             ),
             unit="seconds",
             labels=labels,

@@ -13,6 +13,7 @@ from trainer.kinds.cifar.images import ImageSplit, normalised
 from trainer.kinds.cifar.setup import autocast
 
 EVALUATION_BATCH = 200
+BATCHES_PER_EVENT = 10
 
 
 @contextmanager
@@ -36,7 +37,9 @@ def score(network: nn.Module, split: ImageSplit, group: Group, *, classes: int, 
     was_training = network.training
     network.eval()
     with first_ranks_buffers(network, group):
-        for ids in batched(share(len(split), group.rank, group.world_size), EVALUATION_BATCH):
+        for number, ids in enumerate(batched(share(len(split), group.rank, group.world_size), EVALUATION_BATCH)):
+            if number % BATCHES_PER_EVENT == BATCHES_PER_EVENT - 1:
+                group.telemetry.phase(group.telemetry.crumb.phase)  # a sign of life in a long evaluation
             images, labels = split.raw(ids)
             with autocast(group.device, precision):
                 logits = network(normalised(images))
