@@ -28,6 +28,7 @@ def addresses(runs: dict[str, int]) -> dict[str, str]:
         "choose": "/compare",
         "compare": f"/compare?ids={runs['passed']},{runs['broken']}",
         "compare-cifar": f"/compare?ids={runs['passed']},{runs['cifar']}",
+        "trends": "/trends",
         "classify": "/classify",
         "explain": "/explain",
         "explain-answer": "/explain?guess_right=2.5&guess_wrong=2&guess_rule=means&guess_what=W",

@@ -22,8 +22,8 @@ from app.web.pages.loglines import (
     tail,
 )
 
-LOOK_BACK: Final = 50_000
-"""Events looked through for messages when a page is rendered."""
+LOOK_BACK: Final = (2_000, 50_000)
+"""Events looked through for messages when a page is rendered; the second only where the first gave too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +61,27 @@ def render_tail(session: Session, scope: LogScope) -> LogView:
 
 
 def _last_messages(session: Session, scope: LogScope, last: int) -> list[LogLine]:
-    wanted, run_id = scope.wanted, scope.run_id
-    found: deque[dict[str, Any]] = deque()
-    for event_type in sorted(TEXT_EVENTS):
-        newest: deque[dict[str, Any]] = deque(maxlen=MOST_LINES)
-        after = max(0, last - LOOK_BACK)
-        while True:
-            page = events(session, run_id, after=after, event_type=event_type, rank=wanted.rank, limit=EVENTS_LIMIT)
-            newest.extend(item for item in page["items"] if item["id"] <= last)
-            after = page["next_after"]
-            if len(page["items"]) < EVENTS_LIMIT:
-                break
-        found.extend(newest)
-    lines = (event_line(item) for item in sorted(found, key=lambda item: int(item["id"])) if _wanted(item, wanted))
-    return [line for line in lines if line is not None]
+    lines: list[LogLine] = []
+    for look_back in LOOK_BACK:
+        start = max(0, last - look_back)
+        found = [item for kind in sorted(TEXT_EVENTS) for item in _newest(session, scope, kind, (start, last))]
+        ordered = (event_line(item) for item in sorted(found, key=lambda item: int(item["id"])))
+        lines = [line for line in ordered if line is not None]
+        if len(lines) >= MOST_LINES or start == 0:
+            break
+    return lines
+
+
+def _newest(session: Session, scope: LogScope, event_type: str, between: tuple[int, int]) -> deque[dict[str, Any]]:
+    """Return the newest events of one type above the first number and up to the second, as far as they are wanted."""
+    after, last = between
+    rank, newest = scope.wanted.rank, deque[dict[str, Any]](maxlen=MOST_LINES)
+    while True:
+        page = events(session, scope.run_id, after=after, event_type=event_type, rank=rank, limit=EVENTS_LIMIT)
+        newest.extend(item for item in page["items"] if item["id"] <= last and _wanted(item, scope.wanted))
+        after = page["next_after"]
+        if len(page["items"]) < EVENTS_LIMIT:
+            return newest
 
 
 def _wanted(item: Mapping[str, Any], wanted: LogFilter) -> bool:

@@ -15,7 +15,7 @@ from app.web.pages.formats import number
 from app.web.pages.markdown import is_table
 from app.web.pages.panels import PanelView, panel_views
 
-METRIC_POINTS: Final = 400
+METRIC_POINTS: Final = 300
 METRIC_CHARTS: Final = 12
 FIRST_METRICS: Final = ("loss", "accuracy")
 HEADLINE_CHECKS: Final = 3
