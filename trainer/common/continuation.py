@@ -11,6 +11,7 @@ A SIGTERM that reaches any rank between two updates makes all ranks save at the 
 to one rank only or at different times: the flags are reduced with a maximum once per update, so all decide alike.
 """
 
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,6 +46,7 @@ class Continuation:
         self._last, self._pin = last, pin | {last}
         self._flag = PreemptionFlag()
         self._stack = ExitStack()
+        self._preempted = False
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._flag)
@@ -54,6 +56,14 @@ class Continuation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self._preempted:
+            # The first rank to end makes the launcher send SIGTERM to the others; they have saved and are leaving, too.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    @property
+    def preemption_requested(self) -> bool:
+        """Whether a SIGTERM has reached this rank; the others learn of it with the next update."""
+        return self._flag.requested
 
     def restore(self, origin: Path | None = None) -> Restored | None:
         """Fill the training state from where this attempt has to continue; None means from the beginning.
@@ -74,6 +84,7 @@ class Continuation:
         """
         preempted = bool(self._group.max_integers([self._flag.requested], "preemption flag")[0])
         if preempted:
+            self._preempted = True
             self._flag.acknowledge()
         every = int(self._context.params.save_every)
         if preempted or due or step == self._last or (every and step % every == 0):

@@ -51,12 +51,13 @@ class PreemptionFlag:
         self._writer.close()
 
     def _watch(self) -> None:
-        while data := self._reader.recv(64):
-            if signal.SIGTERM in data:
-                self._requested.set()
-                break
-        else:
-            return
+        with self._reader:
+            while data := self._reader.recv(64):
+                if signal.SIGTERM in data:
+                    self._requested.set()
+                    break
+            else:
+                return
         if not self._acknowledged.wait(self.patience):
             print(f"SIGTERM: gave up after {self.patience:g} s, the other ranks do not answer", file=sys.stderr)  # noqa: T201
             sys.stderr.flush()

@@ -78,7 +78,7 @@ def checks(judgement: Judgement) -> list[Check]:
         _tensors("optimizer", "Optimizer and schedule equal bit for bit", resumed.optimizer, because),
         _rng(resumed, because),
         _sampler(resumed, because),
-        _tensors("losses", "Loss of every update equal bit for bit", {"losses": resumed.losses}, because),
+        _tensors("losses", "Loss of every update equal bit for bit", {"the losses": resumed.losses}, because),
         _control(judgement.control),
         *(_twin(fault, judgement) for fault in EXPECTED_CAUSE),
         _valid(judgement),
@@ -90,7 +90,7 @@ def _tensors(name: str, title: str, differences: Mapping[str, Difference], becau
     other = [tensor for tensor, item in differences.items() if item.unequal]
     count = sum(item.unequal for item in differences.values())
     where = (
-        f"{count} numbers differ, first in {other[0]}. {because}" if other else f"{len(differences)} tensors compared"
+        f"{count} numbers differ, first in {other[0]}. {because}" if other else "every bit is equal"
     )
     return Check(
         name=name, title=title, passed=not other, measured=largest(differences), limit=0, unit="", detail=where

@@ -37,6 +37,7 @@ def run(context: StageContext) -> int:
             _begin(context, trajectory, continuation)
             while trajectory.step < until:
                 trajectory.update()
+                context.telemetry.progress(trajectory.step, until, "updates")
                 if continuation.after_update(trajectory.step, trajectory.record, due=trajectory.step == stop):
                     return EXIT_PREEMPTED
     return 0

@@ -128,7 +128,6 @@ class Trajectory:
         telemetry.mark("train", self.step)
         telemetry.sync(self.step, synced.count, synced.size)
         telemetry.metrics(self.step, {"loss": loss, "learning_rate": rate})
-        telemetry.progress(self.step, self._params.updates, "updates")
 
     def _digests(self) -> dict[str, str]:
         shared = self.state.shared()
