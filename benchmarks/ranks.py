@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.common.context import StageContext
-from trainer.common.distributed import Group, process_group
+from trainer.common.distributed import Group, process_group, use_deterministic_policy
 from trainer.common.machine import cpu_model
 from trainer.common.telemetry import Telemetry
 from trainer.contract.config import RunConfig
@@ -27,7 +27,8 @@ from trainer.kinds.cifar.train import build_training
 from trainer.kinds.cifar.training import Training
 
 ROOT = Path(__file__).resolve().parents[1]
-RANKS = 2
+RANKS = int(os.environ.get("BENCHMARK_RANKS", "2"))
+"""One rank shows what two ranks hide: on virtual machines two CPUs are often two threads of one core."""
 
 
 def launch(script: str, run_rank: Callable[[Group, StageContext], None]) -> None:
@@ -36,8 +37,19 @@ def launch(script: str, run_rank: Callable[[Group, StageContext], None]) -> None
         _start(script)
         return
     context = _context(Path(os.environ["BENCHMARK_ROOT"]))
+    if RANKS == 1:
+        _alone(context, run_rank)
+        return
     with process_group(context) as group:
         run_rank(group, context)
+
+
+def _alone(context: StageContext, run_rank: Callable[[Group, StageContext], None]) -> None:
+    use_deterministic_policy()
+    dist.init_process_group("gloo")
+    group = Group(rank=0, world_size=1, device=torch.device("cpu"), backend="gloo", telemetry=context.telemetry)
+    run_rank(group, context)
+    dist.destroy_process_group()
 
 
 def training_of(group: Group, context: StageContext) -> Training:
@@ -84,9 +96,14 @@ def header(title: str, count: int) -> str:
     """Return what every table begins with."""
     return (
         f"{title}\nmachine: {cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}; "
-        f"torch {torch.__version__}, Python {platform.python_version()}; {RANKS} ranks, gloo, one thread each; "
+        f"matrix instructions: {torch.backends.cpu.get_cpu_capability()}{' AMX' if _has_amx() else ''}; "
+        f"torch {torch.__version__}, Python {platform.python_version()}; {RANKS} ranks, one thread each; "
         f"n = {count} pairs of windows, medians; load {os.getloadavg()[0]:.1f} at the end"
     )
+
+
+def _has_amx() -> bool:
+    return "amx_bf16" in Path("/proc/cpuinfo").read_text()
 
 
 def _start(script: str) -> None:
