@@ -18,7 +18,7 @@ from worker.executors.base import Executor, Handle
 from worker.facts import Facts, Supervisor, gather, read_json
 from worker.hang import Stop, Watch
 from worker.intake import Intake
-from worker.killer import Killer, training_seconds
+from worker.killer import Killer, course_of
 from worker.log import log
 from worker.plan import plan_attempt, run_paths
 from worker.processes import STOPPED_STATES, Identity, boot_id
@@ -74,8 +74,8 @@ class Attempt:
         kills, run = self.stage.kills, run_paths(self.office.settings, self.run_id)
         if kills is None:
             return None
-        duration = training_seconds(run, kills.after_stage, self.plan.ranks)
-        return Killer(run, self.stage.name, self.number, ranks=self.plan.ranks, plan=kills, duration=duration)
+        course = course_of(run, kills.after_stage, self.plan.ranks)
+        return Killer(run, self.stage.name, self.number, ranks=self.plan.ranks, plan=kills, course=course)
 
     @property
     def heard(self) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from trainer.contract.crumb import read_crumb
 from trainer.contract.files import write_json_atomically
 from trainer.contract.kinds import KillPlan
-from trainer.contract.manifest import newest_valid
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker import processes
 from worker.facts import read_json, tail_of
@@ -19,6 +18,8 @@ from worker.processes import MARKER, Identity
 
 LATEST_SHARE: Final = 0.95
 """Of the training: a kill drawn later would often come after the end and hit nobody."""
+HEAD_BYTES: Final = 65_536
+"""Of a rank file, where its start and first step are."""
 WAIT_FOR_CRUMBS_SECONDS: Final = 0.05
 
 
@@ -55,28 +56,46 @@ def draw_moments(plan: KillPlan, duration: float) -> list[float]:
     return sorted(draw.uniform(0.0, LATEST_SHARE * duration) for _ in range(plan.count))
 
 
-def training_span(paths: AttemptPaths, ranks: int) -> tuple[float | None, float | None]:
-    """Return (time of the last rank's `start`, time of the first rank's `end`), None where not every rank has one."""
-    starts, ends = [], []
-    for rank in range(ranks):
-        first, last = _first_event(paths.events(rank)), _last_event(paths.events(rank))
-        starts += [first["t"]] if first.get("type") == "start" else []
-        ends += [last["t"]] if last.get("type") == "end" else []
-    return (max(starts) if len(starts) == ranks else None, min(ends) if len(ends) == ranks else None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """When an attempt's training was: unix seconds, None where not every rank has come that far."""
+
+    started: float | None
+    """Last rank's `start`."""
+    training: float | None
+    """Last rank's first step: its phase `train`, or its first progress."""
+    ended: float | None
+    """First rank's `end`."""
 
 
-def _first_event(path: Path) -> dict[str, Any]:
+def span_of(paths: AttemptPaths, ranks: int) -> Span:
+    """Read the span from the beginnings and ends of the rank files."""
+    found = [_rank_span(paths.events(rank)) for rank in range(ranks)]
+
+    def all_of(index: int) -> list[float]:
+        times = [times[index] for times in found]
+        known = [time for time in times if time is not None]
+        return known if len(known) == ranks else []
+
+    return Span(
+        started=max(all_of(0), default=None), training=max(all_of(1), default=None), ended=min(all_of(2), default=None)
+    )
+
+
+def _rank_span(path: Path) -> tuple[float | None, float | None, float | None]:
     try:
         with path.open("rb") as handle:
-            line = handle.readline(1 << 20)
+            head = [_event(line) for line in handle.read(HEAD_BYTES).splitlines()]
     except FileNotFoundError:
-        return {}
-    return _event(line)
+        return None, None, None
+    start = next((event["t"] for event in head if event.get("type") == "start"), None)
+    training = next((event["t"] for event in head if _is_training(event)), None)
+    last = _event((tail_of(path).splitlines() or [b""])[-1])
+    return start, training, last["t"] if last.get("type") == "end" else None
 
 
-def _last_event(path: Path) -> dict[str, Any]:
-    lines = tail_of(path).splitlines()
-    return _event(lines[-1]) if lines else {}
+def _is_training(event: dict[str, Any]) -> bool:
+    return event.get("type") == "progress" or (event.get("type") == "phase" and event.get("phase") == "train")
 
 
 def _event(line: bytes) -> dict[str, Any]:
@@ -87,14 +106,62 @@ def _event(line: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long an undisturbed training took, in seconds."""
+
+    setting_up: float
+    """From the last rank's `start` to the first step."""
+    working: float
+    """From there to the first rank's `end`."""
+    updates: float | None = None
+    """Updates in all; None when it reported no progress."""
+
+    @property
+    def duration(self) -> float:
+        """The whole training phase."""
+        return self.setting_up + self.working
+
+    def position(self, updates: float) -> float:
+        """Return where on the axis of the course that many updates are done."""
+        share = min(1.0, updates / self.updates) if self.updates else 0.0
+        return self.setting_up + share * self.working
+
+
+def course_of(run: RunPaths, stage: str, ranks: int) -> Course:
+    """Return the course of a finished stage, from its newest attempt.
+
+    Where its events do not tell, the time of the whole attempt stands in. Raises FileNotFoundError if it never ended.
+    """
+    attempts = sorted(run.stage(stage).glob("attempt_*"), key=lambda path: int(path.name.removeprefix("attempt_")))
+    report = read_json(AttemptPaths(attempts[-1]).exit) if attempts else {}
+    if not report:
+        raise FileNotFoundError(f"stage {stage} has not ended; its duration bounds the kills")
+    span = span_of(AttemptPaths(attempts[-1]), ranks)
+    if span.started is None or span.ended is None:
+        return Course(setting_up=0.0, working=float(report["finished_at"]) - float(report["started_at"]))
+    training = span.started if span.training is None else max(span.started, min(span.training, span.ended))
+    progress = _newest_progress(AttemptPaths(attempts[-1]).events(0))
+    updates = float(progress["total"]) if progress else None
+    return Course(setting_up=training - span.started, working=max(0.0, span.ended - training), updates=updates)
+
+
+def _newest_progress(path: Path) -> dict[str, Any]:
+    for line in reversed(tail_of(path).splitlines()):
+        event = _event(line)
+        if event.get("type") == "progress" and event.get("total"):
+            return event
+    return {}
+
+
 class Killer:
     """The kills of one attempt of a stage."""
 
-    def __init__(self, run: RunPaths, stage: str, attempt: int, *, ranks: int, plan: KillPlan, duration: float) -> None:
+    def __init__(self, run: RunPaths, stage: str, attempt: int, *, ranks: int, plan: KillPlan, course: Course) -> None:
         self._run, self._stage, self._attempt, self._ranks = run, stage, attempt, ranks
         self._path = kills_path(run, stage)
         self._paths = run.attempt(stage, attempt)
-        self._moments, self._duration = draw_moments(plan, duration), duration
+        self._moments, self._course = draw_moments(plan, course.duration), course
         self._due: float | None = None
 
     @property
@@ -109,33 +176,37 @@ class Killer:
         return len(kills) < len(self._moments) and all(kill.attempt != self._attempt for kill in kills)
 
     def due(self) -> float | None:
-        """Return the unix time of this attempt's kill; None while a rank has not started or when there is none.
+        """Return the unix time of this attempt's kill; None while that is not known yet or when there is none.
 
-        The moments lie on the axis of useful work. An attempt begins at its checkpoint, so its kill comes after the
-        rest of the way to the moment.
+        The moments lie on the course of the undisturbed training. The first attempt follows it from its last `start`
+        on; a later one begins to work at its checkpoint, so its kill comes after the rest of the way to the moment.
         """
-        if self._due is None and self.pending:
-            started, _ = training_span(self._paths, self._ranks)
-            if started is not None:
-                position = self._duration * self._resumed_share()
-                moment = self._moments[len(load_kills(self._path))]
-                self._due = started + max(0.0, moment - position)
-        return self._due
+        if not self.pending:
+            return None
+        if self._due is None:
+            self._due = self._draw()
+        # Faster than the undisturbed one: better a little early than never.
+        return time.time() if self._due is not None and self._progress() >= LATEST_SHARE else self._due
 
-    def _resumed_share(self) -> float:
-        checkpoint, _ = newest_valid(self._run.checkpoints(self._stage))
-        total = self._total_updates()
-        if self._attempt == 1 or checkpoint is None or total is None:
-            return 0.0
-        return min(1.0, checkpoint.step / total)
+    def _draw(self) -> float | None:
+        moment = self._moments[len(load_kills(self._path))]
+        span = span_of(self._paths, self._ranks)
+        if self._attempt == 1:
+            return None if span.started is None else span.started + moment
+        if span.started is None or span.training is None:
+            return None
+        return span.training + max(0.0, moment - self._course.position(self._resumed_at()))
 
-    def _total_updates(self) -> float | None:
-        for attempt in range(self._attempt, 0, -1):
-            for line in reversed(tail_of(self._run.attempt(self._stage, attempt).events(0)).splitlines()):
-                event = _event(line)
-                if event.get("type") == "progress" and event.get("total"):
-                    return float(event["total"])
-        return None
+    def _resumed_at(self) -> float:
+        """Return how many updates the attempt began with."""
+        with self._paths.events(0).open("rb") as handle:
+            events = (_event(line) for line in handle.read(HEAD_BYTES).splitlines())
+            first = next((event for event in events if _is_training(event)), {})
+        return float(first.get("step") or first.get("done") or 0)
+
+    def _progress(self) -> float:
+        progress = _newest_progress(self._paths.events(0))
+        return float(progress["done"]) / float(progress["total"]) if progress else 0.0
 
     def tick(self, marker: str) -> bool:
         """Kill if the moment has come, and return whether a rank was hit."""
@@ -190,18 +261,3 @@ def rank_processes(marker: str) -> dict[int, Identity]:
             if launched:
                 found[int(environment["RANK"])] = process
     return found
-
-
-def training_seconds(run: RunPaths, stage: str, ranks: int) -> float:
-    """Return how long the training of a finished stage took, from its newest attempt.
-
-    Where its events do not tell, the time of the whole attempt stands in. Raises FileNotFoundError if it never ended.
-    """
-    attempts = sorted(run.stage(stage).glob("attempt_*"), key=lambda path: int(path.name.removeprefix("attempt_")))
-    report = read_json(AttemptPaths(attempts[-1]).exit) if attempts else {}
-    if not report:
-        raise FileNotFoundError(f"stage {stage} has not ended; its duration bounds the kills")
-    started, ended = training_span(AttemptPaths(attempts[-1]), ranks)
-    if started is None or ended is None:
-        started, ended = float(report["started_at"]), float(report["finished_at"])
-    return max(0.0, ended - started)

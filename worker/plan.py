@@ -16,8 +16,6 @@ from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.processes import MARKER
 
 CHECKOUT: Final = Path(trainer.__file__).resolve().parent.parent
-SECRETS: Final = ("DDP_AUDIT_TOKEN", "DDP_AUDIT_VIEWER_TOKEN")
-"""Settings of the service that no job may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

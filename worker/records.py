@@ -228,8 +228,12 @@ def _attempt_state(outcome: Outcome) -> str:
 
 
 def _settle_stages(session: Session, run_id: int, outcome: Outcome) -> None:
-    rest = update(StageAttempt).where(col(StageAttempt.run_id) == run_id, col(StageAttempt.state) == "queued")
-    session.execute(rest.values(state=REST.get(outcome.state, "skipped")))
+    of_run = update(StageAttempt).where(col(StageAttempt.run_id) == run_id)
+    session.execute(of_run.where(col(StageAttempt.state) == "queued").values(state=REST.get(outcome.state, "skipped")))
+    # Only an attempt that the worker itself could not handle is still open here.
+    session.execute(
+        of_run.where(col(StageAttempt.state) == "running").values(state=_attempt_state(outcome), finished_at=now())
+    )
 
 
 def _first_sentence(text: str) -> str:

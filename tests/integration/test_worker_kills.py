@@ -1,6 +1,7 @@
 """Kills on purpose: they hit living ranks in their training, count only then, and the stage goes on after each."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from tests.support.worker_lab import open_lab
 from trainer.contract.kinds import KillPlan
 from trainer.contract.paths import RunPaths
-from worker.killer import LATEST_SHARE, Kill, Killer, draw_moments, kills_path, load_kills, training_seconds
+from worker.killer import LATEST_SHARE, Course, Kill, Killer, course_of, draw_moments, kills_path, load_kills
 
+COURSE = Course(setting_up=2.0, working=8.0, updates=40)
 PLAN = KillPlan(count=4, seed=47, after_stage="calm")
 
 
@@ -48,15 +50,17 @@ def test_moments_are_spread_and_repeatable() -> None:
     assert moments != draw_moments(KillPlan(count=4, seed=48, after_stage="calm"), 10.0)
 
 
-def write_events(paths: RunPaths, stage: str, attempt: int, rank: int, *events: tuple[str, float]) -> None:
+def write_events(
+    paths: RunPaths, stage: str, attempt: int, rank: int, *events: tuple[str, float], **fields: object
+) -> None:
     path = paths.attempt(stage, attempt).events(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"type": kind, "t": at}) + "\n" for kind, at in events))
+    path.write_text("".join(json.dumps({"type": kind, "t": at, **fields}) + "\n" for kind, at in events))
 
 
 def test_kill_waits_for_every_start(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, duration=10.0)
+    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     write_events(paths, "killed", 1, 0, ("start", 100.0))
     assert killer.due() is None
     write_events(paths, "killed", 1, 1, ("start", 103.0))
@@ -68,18 +72,18 @@ def test_no_second_kill_in_an_attempt(tmp_path: Path) -> None:
     for rank in (0, 1):
         write_events(paths, "killed", 1, rank, ("start", 1.0))
     kills_path(paths, "killed").write_text(json.dumps([{"attempt": 1, "ranks": [], "at": 2.0, "hit": False}]))
-    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, duration=10.0)
+    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     assert not killer.pending
     assert killer.due() is None
     assert not killer.killed
-    assert Killer(paths, "killed", 2, ranks=2, plan=PLAN, duration=10.0).pending
+    assert Killer(paths, "killed", 2, ranks=2, plan=PLAN, course=COURSE).pending
 
 
 def test_unfinished_kill_is_confirmed_by_signals(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     kills_path(paths, "killed").parent.mkdir(parents=True)
     kills_path(paths, "killed").write_text(json.dumps([{"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": False}]))
-    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, duration=10.0)
+    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     killer.confirm({0: None, 1: None})
     assert not killer.killed
     killer.confirm({0: 9, 1: 9})
@@ -87,12 +91,35 @@ def test_unfinished_kill_is_confirmed_by_signals(tmp_path: Path) -> None:
     assert load_kills(kills_path(paths, "killed"))[0] == Kill(attempt=1, ranks=[0, 1], at=2.0, hit=True)
 
 
-def test_duration_is_from_last_start_to_first_end(tmp_path: Path) -> None:
+def test_later_kill_counts_from_the_checkpoint(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    write_events(paths, "calm", 1, 0, ("start", 10.0), ("end", 25.0))
-    write_events(paths, "calm", 1, 1, ("start", 12.0), ("end", 24.0))
+    first = {"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": True}
+    for rank in (0, 1):
+        write_events(paths, "killed", 2, rank, ("start", 50.0), ("phase", 60.0), phase="train", step=10)
+    kills_path(paths, "killed").write_text(json.dumps([first]))
+    killer = Killer(paths, "killed", 2, ranks=2, plan=PLAN, course=COURSE)
+    assert COURSE.position(10) == 4.0
+    assert killer.due() == pytest.approx(60.0 + max(0.0, draw_moments(PLAN, 10.0)[1] - 4.0))
+
+
+def test_kill_is_not_missed_by_a_fast_attempt(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for rank in (0, 1):
+        write_events(paths, "killed", 1, rank, ("start", 9e9), ("progress", 9e9), done=30, total=40)
+    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
+    assert (killer.due() or 0) > 8e9
+    for rank in (0, 1):
+        write_events(paths, "killed", 1, rank, ("start", 9e9), ("progress", 9e9), done=39, total=40)
+    assert killer.due() == pytest.approx(time.time(), abs=5)
+
+
+def test_course_is_from_last_start_to_first_end(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    known = {"phase": "train", "step": 0, "done": 3, "total": 40}
+    write_events(paths, "calm", 1, 0, ("start", 10.0), ("phase", 13.0), ("progress", 20.0), ("end", 25.0), **known)
+    write_events(paths, "calm", 1, 1, ("start", 12.0), ("phase", 14.0), ("progress", 20.0), ("end", 24.0), **known)
     with pytest.raises(FileNotFoundError, match="calm has not ended"):
-        training_seconds(paths, "calm", 2)
+        course_of(paths, "calm", 2)
     paths.attempt("calm", 1).exit.write_text(json.dumps({"started_at": 1.0, "finished_at": 31.0}))
-    assert training_seconds(paths, "calm", 2) == 12.0
-    assert training_seconds(paths, "calm", 3) == 30.0
+    assert course_of(paths, "calm", 2) == Course(setting_up=2.0, working=10.0, updates=40)
+    assert course_of(paths, "calm", 3).duration == 30.0

@@ -8,10 +8,11 @@ import sys
 import time
 from typing import Final
 
+from app.settings import harmless
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
 from worker import processes
-from worker.plan import CHECKOUT, SECRETS, AttemptPlan
+from worker.plan import CHECKOUT, AttemptPlan
 from worker.processes import Identity
 
 DESTROY_SECONDS: Final = 5.0
@@ -68,7 +69,7 @@ class LocalExecutor:
         """Write plan.json and start the shim. Raises OSError."""
         plan.paths.root.mkdir(parents=True, exist_ok=True)
         write_json_atomically(plan.paths.plan, plan.document())
-        inherited = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        inherited = harmless(os.environ)
         search = [plan.environment.get("PYTHONPATH", str(CHECKOUT)), *filter(None, [inherited.get("PYTHONPATH")])]
         environment = {**inherited, **plan.environment, "PYTHONPATH": os.pathsep.join(search)}
         with plan.paths.shim_log.open("ab") as log:
