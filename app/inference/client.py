@@ -25,7 +25,7 @@ import orjson
 
 from app.inference import wire
 from app.inference.errors import ImageRefused, ModelRefused, Refused, Unavailable, check_bytes
-from app.settings import CHECKOUT
+from app.settings import CHECKOUT, harmless
 
 MAX_WAITING: Final = 128
 """Requests in flight; at 250 answers a second the last one waits half a second."""
@@ -147,7 +147,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=CHECKOUT,
-                env={**os.environ, **CHILD_ENVIRONMENT},
+                env={**harmless(os.environ), **CHILD_ENVIRONMENT},
                 start_new_session=True,  # an interrupt at the terminal is the web process's; the child follows by EOF
             )
         self._streams = self.loop.create_task(asyncio.open_connection(sock=ours))

@@ -15,9 +15,12 @@ import pytest
 from app.clock import now
 from app.db import write_session
 from app.runs.models import WorkerRow
-from app.settings import Settings
+from app.settings import SECRET_VARIABLES, Settings
 from tests.support.ended import end_run
 from tests.support.service import Service, running_service
+from trainer.contract.paths import AttemptPaths
+from worker.executors.local import LocalExecutor
+from worker.plan import AttemptPlan
 
 
 def add_worker(service: Service) -> None:
@@ -97,3 +100,34 @@ def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
     mine = next(line for line in lines if line.get("request_id") == "seen-by-the-test")
     assert (mine["run_id"], mine["status"], mine["path"]) == (5, 401, "/api/v1/runs/5")
+
+
+def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)]
+    assert {f"DDP_AUDIT_{name.upper()}" for name in fields} <= set(SECRET_VARIABLES)
+    monkeypatch.setenv("ddp_audit_webhook_secret", "lower-case-works-too")
+    for name in SECRET_VARIABLES:
+        monkeypatch.setenv(name, "hidden-from-jobs")
+    code = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))"
+    plan = AttemptPlan(
+        run_id=1,
+        stage="train",
+        attempt=1,
+        launcher="python",
+        argv=(sys.executable, "-c", code),
+        environment={"DDP_AUDIT_MARKER": "operating-test:1"},
+        cwd=tmp_path,
+        paths=AttemptPaths(tmp_path / "1" / "train" / "attempt_1"),
+        marker="operating-test:1",
+        ranks=1,
+        grace_seconds=1.0,
+    )
+    handle = LocalExecutor().start(plan)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "seen").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    handle.destroy()
+    seen = (tmp_path / "seen").read_text()
+    assert "PATH" in seen
+    assert "hidden-from-jobs" not in seen
+    assert "lower-case-works-too" not in seen
