@@ -13,10 +13,13 @@ Labels = npt.NDArray[np.int64]
 
 CELLS: Final = 4
 """A pattern is a coarse grid of CELLS x CELLS colours."""
-CONTRAST: Final = 20.0
+CONTRAST: Final = 45.0
 """Standard deviation of a pattern's colours, in grey levels."""
-NOISE: Final = 60.0
-"""Standard deviation of every pixel's noise, in grey levels: enough that classes are confused now and then."""
+NOISE: Final = 30.0
+"""Standard deviation of every pixel's noise, in grey levels."""
+OWN_SHARE: Final = (0.5, 1.0)
+"""An image shows its class's pattern with a share from this range and another class's with the rest: near one half it
+is easily confused, so that the confusion matrix has something to tell."""
 CHUNK: Final = 1000
 
 
@@ -39,7 +42,10 @@ def synthetic_images(seed: int, part: int, count: int) -> tuple[Bytes, Labels]:
     images = np.empty((count, INPUT_SIZE, INPUT_SIZE, 3), dtype=np.uint8)
     for start in range(0, count, CHUNK):
         chosen = labels[start : start + CHUNK]
+        others = (chosen + generator.integers(1, len(SYNTHETIC_CLASSES), len(chosen))) % len(SYNTHETIC_CLASSES)
+        own = generator.uniform(*OWN_SHARE, (len(chosen), 1, 1, 1)).astype(np.float32)
+        shown = own * patterns[chosen] + (1 - own) * patterns[others]
         noise = generator.standard_normal((len(chosen), INPUT_SIZE, INPUT_SIZE, 3), dtype=np.float32) * NOISE
         light = generator.normal(128.0, 20.0, (len(chosen), 1, 1, 1)).astype(np.float32)
-        images[start : start + CHUNK] = np.clip(patterns[chosen] + noise + light, 0, 255).astype(np.uint8)
+        images[start : start + CHUNK] = np.clip(shown + noise + light, 0, 255).astype(np.uint8)
     return images, labels
