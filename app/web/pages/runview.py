@@ -7,18 +7,20 @@ from typing import Any, Final
 from sqlmodel import Session
 
 from app.runs import artifacts
-from app.runs.checkpoints import newest_checkpoint
-from app.runs.errors import NotFound, ServiceError
+from app.runs.errors import NotFound
 from app.runs.series import metrics
 from app.runs.states import State
 from app.web.pages.formats import number
 from app.web.pages.markdown import is_table
 from app.web.pages.panels import PanelView, panel_views
+from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
 METRIC_POINTS: Final = 300
 METRIC_CHARTS: Final = 12
 FIRST_METRICS: Final = ("loss", "accuracy")
 HEADLINE_CHECKS: Final = 3
+TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters", "losses")
+"""Checks that say most about a run that passed; a kind without any of these shows its first ones."""
 
 
 def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         "headline": headline(checks),
         "counted": counted(checks),
         "summary_rows": summary_rows(result["summary"]) if result else [],
-        "resumable": final and _resumable(runs_dir / str(run["id"])),
+        "resumable": final and run["state"] != State.SUCCEEDED and _resumable(runs_dir / str(run["id"])),
     }
 
 
@@ -48,12 +50,14 @@ def _result(runs_dir: Path, run_id: int) -> tuple[dict[str, Any] | None, str]:
 
 
 def _resumable(root: Path) -> bool:
-    """Return whether a resume would find a valid checkpoint."""
-    try:
-        newest_checkpoint(root)
-    except (ServiceError, OSError):
-        return False
-    return True
+    """Return whether there is a checkpoint with a valid manifest; its files are checked when somebody resumes."""
+    for path in (path for folder in checkpoint_roots(root) for path in step_directories(folder)):
+        try:
+            read_manifest(path)
+        except (ManifestInvalid, OSError):
+            continue
+        return True
+    return False
 
 
 def headline(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -62,8 +66,8 @@ def headline(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     # Control first: it alone makes everything else inconclusive.
     troubled.sort(key=lambda check: (check["name"] != "control", check["passed"] is None))
     measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
-    parity = [check for check in measured if check["name"] == "gradient_parity"]
-    return (troubled or parity or measured)[:HEADLINE_CHECKS]
+    telling = [check for check in measured if check["name"] in TELLING]
+    return (troubled or telling or measured)[:HEADLINE_CHECKS]
 
 
 def counted(checks: Sequence[Mapping[str, Any]]) -> str:
