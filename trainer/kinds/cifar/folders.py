@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+MAX_CLASSES: Final = 500
+"""A confusion matrix grows with the square; beyond this nobody reads it."""
 MAX_PIXELS: Final = 20_000_000
 """Larger pictures are refused before they are decoded."""
 
@@ -43,7 +45,8 @@ class Listing:
 def list_folder(source: Source, datasets_dir: Path) -> Listing:
     """Return the classes and pictures of a folder source, without decoding any.
 
-    Raises DataProblem for a missing folder, classes that differ between train and test, an empty class or file.
+    Raises DataProblem for a missing folder, too few or too many classes, classes that differ between train and test,
+    an empty class or file.
     """
     root = source.root(datasets_dir)
     if not root.is_dir():
@@ -60,8 +63,8 @@ def list_folder(source: Source, datasets_dir: Path) -> Listing:
             f"{only_train or 'none'}, only in test {only_test or 'none'}; both need the same folders"
         )
     names = classes["train"]
-    if len(names) < 2:
-        raise DataProblem(f"{source.folder}/train has {len(names)} class folders; a classifier needs at least 2")
+    if not 2 <= len(names) <= MAX_CLASSES:
+        raise DataProblem(f"{source.folder}/train has {len(names)} class folders; 2 to {MAX_CLASSES} can be told apart")
     return Listing(
         classes=tuple(names),
         train=[*_pictures(root / "train", names, source)],

@@ -178,8 +178,8 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
             title="Time",
             note=(
                 "Wall time of rank 0's training loop, and the part of it with at least one reduction under way: "
-                "waiting for the other ranks counts, and so does what overlaps with the backward pass. Fewer "
-                "collectives are no promise of speed."
+                "waiting for the other ranks counts, and so does what overlaps with the backward pass. Sampled "
+                "windows, slower under the profiler, are included. Fewer collectives are no promise of speed."
             ),
             unit="seconds",
             labels=labels,

@@ -17,6 +17,7 @@ from torchvision.datasets import CIFAR10
 
 from trainer.contract.kinds import resolve_params
 from trainer.contract.params import PreflightContext
+from trainer.kinds.cifar import folders
 from trainer.kinds.cifar import preflight as module
 from trainer.kinds.cifar.acquire import LICENCE_NOTICE, acquire, main
 from trainer.kinds.cifar.params import KIND, CifarParams
@@ -85,7 +86,17 @@ def test_single_class_refused(pictures: Path) -> None:
         for path in (pictures / "mine" / split / "dog").iterdir():
             path.unlink()
         (pictures / "mine" / split / "dog").rmdir()
-    assert "at least 2" in problems(pictures)["data"]
+    assert "has 1 class folders; 2 to" in problems(pictures)["data"]
+
+
+def test_too_many_classes_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "MAX_CLASSES", 1)
+    assert "has 2 class folders; 2 to 1" in problems(pictures)["data"]
+
+
+def test_huge_picture_refused_undecoded(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "MAX_PIXELS", 1000)
+    assert "has 1200 pixels; at most 1000 are decoded" in problems(pictures)["data"]
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
