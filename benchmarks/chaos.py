@@ -2,9 +2,9 @@
 
 Run: `.venv/bin/python benchmarks/chaos.py [--rounds 20] [--seed 47] [--only ROUND]`
 Every round starts a real two-rank torchrun job under a real worker with a web process beside it, picks a victim
-(worker, web, shim, agent, rank 0, rank 1), a deed (SIGKILL, SIGSTOP) and a moment after the victim's birth, restarts what
-a person would restart, and waits for the final state. Seed and number of a round repeat it. Exit code 1 when a round did
-not hold.
+(worker, web, shim, agent, rank 0, rank 1), a deed (SIGKILL, SIGSTOP) and a moment after the victim's birth, restarts
+what a person would restart, and waits for the final state. Seed and number of a round repeat it. Exit code 1 when a
+round did not hold.
 """
 
 import argparse
