@@ -154,7 +154,7 @@ def _take(log: LogFile, cursor: LogCursor, data: bytes, start: int, size: int, *
         note = f"{skipped:,} bytes before this line are not shown; download the whole file above"
         lines.append(LogLine(source=source, text=note, css="sys"))
     css = "err" if log.stream == "stderr" else ""
-    texts = whole.decode(errors="replace").removesuffix("\n").split("\n")
+    texts = whole.decode(errors="replace").split("\n")
     return lines + [LogLine(source=source, text=shown(text), css=css) for text in texts]
 
 

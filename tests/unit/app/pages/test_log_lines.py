@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.runs.logs import LogFile
@@ -19,6 +19,7 @@ def texts(lines: list[loglines.LogLine]) -> list[str]:
     return [line.text for line in lines]
 
 
+@example([b"\n\n", b"a\n\n"])
 @given(st.lists(st.binary(min_size=0, max_size=12).map(lambda part: part.replace(b"\r", b"")), max_size=12))
 def test_pieces_give_every_line_once(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("log") / "out"
