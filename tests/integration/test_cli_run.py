@@ -1,0 +1,60 @@
+"""`ddp-audit run` as a process that executes its run itself."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from app.db import create_database_engine, read_session
+from app.runs.models import RankRow, Run
+from app.settings import Settings
+from tests.support.cli import call, start
+
+
+@pytest.mark.torchrun
+def test_run_prints_one_document(tmp_path: Path) -> None:
+    process = start("run", "token-parity", "--json", "--name", "mine", data_dir=tmp_path)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    document = json.loads(out)
+    assert (document["name"], document["state"], document["verdict"]) == ("mine", "succeeded", "pass")
+    assert document["result"]["summary"]["components"] == 282_628
+    assert "stage distributed succeeded" in err
+    assert call("show", "1", "--json", data_dir=tmp_path).document["id"] == document["id"]
+    shown = call("verify", "1", data_dir=tmp_path)
+    assert shown.returncode == 0
+    assert "PASS token-parity" in shown.stdout
+
+
+@pytest.mark.torchrun
+def test_interrupt_cancels_the_run(tmp_path: Path) -> None:
+    process = start("run", "token-parity", "--preset", "full", data_dir=tmp_path)
+    engine = create_database_engine(Settings(data_dir=tmp_path))
+    pids = _until_ranks(engine_path=tmp_path)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    with read_session(engine) as session:
+        run = session.get_one(Run, 1)
+        assert (run.state, run.reason) == ("cancelled", "cancelled_by_user")
+    engine.dispose()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def _until_ranks(engine_path: Path, seconds: float = 120) -> list[int]:
+    """Return the pids of the first stage's ranks as soon as they are known."""
+    engine = create_database_engine(Settings(data_dir=engine_path))
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            if (engine_path / "runs" / "1" / "config.json").exists():
+                with read_session(engine) as session:
+                    row = session.get(RankRow, (1, "prepare", 1, 0))
+                    if row is not None and row.pid is not None:
+                        return [row.pid]
+            time.sleep(0.1)
+    finally:
+        engine.dispose()
+    pytest.fail(f"no rank started within {seconds} s")
