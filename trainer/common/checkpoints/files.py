@@ -58,7 +58,7 @@ class HashingWriter:
 
 
 def write_tensors(path: Path, content: Any) -> FileEntry:
-    """Serialise `content` into a new file and flush it to disk.
+    """Serialise `content` into a new file; `flush` makes it durable.
 
     Raises CheckpointNotSaved, with the free space when the disk is full; the half-written file stays for the caller.
     """
@@ -69,11 +69,30 @@ def write_tensors(path: Path, content: Any) -> FileEntry:
             except RuntimeError as error:
                 # torch wraps an OSError of the underlying file, and its text loses the reason.
                 raise _cause(error) from error
-            handle.flush()
-            os.fsync(handle.fileno())
             return writer.entry()
     except OSError as error:
         raise CheckpointNotSaved(describe(error, path)) from error
+
+
+def flush(*paths: Path) -> None:
+    """Make files and directories durable, all at once: flushes that wait together share one journal commit.
+
+    Raises CheckpointNotSaved.
+    """
+    with ThreadPoolExecutor(max_workers=len(paths)) as pool:
+        for path, done in [(path, pool.submit(_fsync, path)) for path in paths]:
+            try:
+                done.result()
+            except OSError as error:
+                raise CheckpointNotSaved(describe(error, path)) from error
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

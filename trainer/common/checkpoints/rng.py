@@ -16,8 +16,10 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
     """
     # The legacy tuple is fixed by NumPy: generator name, 624 words, position, and a cached normal draw.
     name, keys, position, has_gauss, cached = cast(tuple[str, Any, int, int, float], np.random.get_state(legacy=True))
+    version, words, gauss = random.getstate()
     return {
-        "python": random.getstate(),
+        # As tensors: the serialiser would call back into Python for each of the 625 words.
+        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
         "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
         "cuda": [torch.cuda.get_rng_state(device)] if device.type == "cuda" else [],
@@ -30,8 +32,8 @@ def restore_rng(states: Mapping[str, Any], device: torch.device) -> None:
         raise ValueError(
             f"the checkpoint has {len(states['cuda'])} GPU generator states, this rank is on {device.type}"
         )
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(states["torch"])

@@ -4,19 +4,19 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointRefused, WindowOpen
-from trainer.common.checkpoints.files import read_tensors, write_tensors
+from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSaved, CheckpointRefused, WindowOpen
+from trainer.common.checkpoints.files import flush, read_tensors, write_tensors
 from trainer.common.checkpoints.identity import Identity, check_parameters, optimizer_names, parameter_entries
 from trainer.common.checkpoints.ranks import Ranks
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.telemetry import Telemetry
-from trainer.contract.files import fsync_directory, write_bytes_atomically
 from trainer.contract.manifest import (
     MANIFEST,
     CheckpointInfo,
@@ -83,6 +83,8 @@ class CheckpointStore:
         self.root, self.identity, self.keep = root, identity, keep
         self._telemetry, self._run_root = telemetry, run_root or root.parent
         self._ranks = Ranks(telemetry)
+        self._remover = ThreadPoolExecutor(max_workers=1)
+        self._removal: Future[None] | None = None
 
     def save(
         self,
@@ -158,8 +160,14 @@ class CheckpointStore:
         """Return every checkpoint with its validity, newest first (looked at by rank 0)."""
         return self._ranks.on_first("checkpoint list", lambda: list_checkpoints(self.root))
 
+    def settle(self) -> None:
+        """Wait until what was removed is gone from the disk. Raises OSError when it cannot be removed."""
+        if self._removal is not None:
+            self._removal.result()
+
     def _open_aside(self, step: int) -> Path:
         self.root.mkdir(parents=True, exist_ok=True)
+        self.settle()
         for stale in self.root.glob(f".step-*{ASIDE}"):  # of a save that was killed; nobody else saves here
             shutil.rmtree(stale)
         aside = self.root / f".{step_directory(self.root, step).name}.{os.getpid()}{ASIDE}"
@@ -176,6 +184,7 @@ class CheckpointStore:
             written = {name: write_tensors(aside / name, state.own(rank, world_size, sampler))}
             if rank == 0:
                 written[SHARED] = write_tensors(aside / SHARED, state.shared())
+            flush(*(aside / name for name in written))
             return written
 
         try:
@@ -201,33 +210,37 @@ class CheckpointStore:
         )
 
     def _commit(self, aside: Path, manifest: Manifest) -> Path:
+        target = step_directory(self.root, manifest.header.step)
         try:
-            write_bytes_atomically(aside / MANIFEST, manifest.model_dump_json(indent=1).encode())
-            target = step_directory(self.root, manifest.header.step)
-            replaced = self.root / f".{target.name}.replaced{ASIDE}"
-            if target.exists():
-                target.rename(replaced)
+            (aside / MANIFEST).write_text(manifest.model_dump_json(indent=1))
+            flush(aside / MANIFEST, aside)
+            doomed = [self._set_aside(target)] if target.exists() else []
             aside.rename(target)
-            fsync_directory(self.root)
-        except OSError:
+            flush(self.root)
+        except (OSError, CheckpointNotSaved):
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        shutil.rmtree(replaced, ignore_errors=True)
-        self._prune()
+        self._remove([*doomed, *map(self._set_aside, self._surplus())])
         return target
 
-    def _prune(self) -> None:
+    def _surplus(self) -> list[Path]:
         if self.keep is None:
-            return
-        counted = 0
+            return []
+        unpinned = []
         for path in step_directories(self.root):
             try:
-                pinned = read_manifest(path).pinned
+                unpinned += [] if read_manifest(path).pinned else [path]
             except ManifestInvalid:
                 continue  # evidence of a fault, and no checkpoint: neither counted nor removed
-            counted += not pinned
-            if not pinned and counted > self.keep:
-                shutil.rmtree(path)
+        return unpinned[self.keep :]
+
+    def _set_aside(self, path: Path) -> Path:
+        """Take a checkpoint out of sight in one move, so that a kill while its files go leaves no damaged one."""
+        return path.rename(self.root / f".{path.name}.{os.getpid()}.old{ASIDE}")
+
+    def _remove(self, doomed: list[Path]) -> None:
+        if doomed:  # in the background: nobody has to wait for it but the next save
+            self._removal = self._remover.submit(_delete, doomed)
 
     def _accept(self, path: Path, state: TrainingState) -> Manifest:
         try:
@@ -257,3 +270,8 @@ class CheckpointStore:
     def _say(self, text: str) -> None:
         if self._telemetry is not None and self._ranks.rank == 0:
             self._telemetry.message(text)
+
+
+def _delete(paths: list[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path)

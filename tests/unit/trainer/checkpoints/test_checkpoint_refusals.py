@@ -14,6 +14,7 @@ from torch.optim import SGD
 
 from tests.support.small_training import SmallTraining
 from trainer.common.checkpoints import files
+from trainer.common.checkpoints import store as store_module
 from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSaved, CheckpointRefused
 from trainer.common.checkpoints.identity import Identity
 from trainer.common.checkpoints.state import TrainingState
@@ -165,10 +166,13 @@ def test_full_disk_keeps_previous(
 def test_manifest_write_fails(store: CheckpointStore, training: SmallTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(2, training.state, {})
 
-    def refuse(path: Path, data: bytes) -> None:
+    original = Path.write_text
+
+    def refuse(path: Path, data: str) -> int:
+        original(path, data[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("trainer.common.checkpoints.store.write_bytes_atomically", refuse)
+    monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(CheckpointNotSaved, match="No space left on device"):
         store.save(4, training.state, {})
     assert [item.name for item in store.root.iterdir()] == ["step-0002"]
@@ -188,8 +192,26 @@ def test_newest_and_pinned_stay(
     for step in range(1, 7):
         keeping.save(step, training.state, {}, pinned=step == 3)
     assert [info.step for info in list_checkpoints(store.root)] == [6, 5, 3]
+    keeping.settle()
+    assert len(list(store.root.iterdir())) == 3
     with pytest.raises(ValueError, match="keep is 0"):
         CheckpointStore(store.root, identity(), keep=0)
+
+
+def test_removal_cut_short(
+    store: CheckpointStore, training: SmallTraining, identity: Callable[..., Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping = CheckpointStore(store.root, identity(), keep=1)
+    monkeypatch.setattr(store_module, "_delete", lambda paths: (paths[0] / "shared.pt").unlink())
+    for step in (1, 2):
+        keeping.save(step, training.state, {})
+    keeping.settle()
+    assert len(list(store.root.iterdir())) == 2
+    assert [(info.step, info.valid) for info in list_checkpoints(store.root)] == [(2, True)]
+    monkeypatch.undo()
+    keeping.save(3, training.state, {})
+    keeping.settle()
+    assert [item.name for item in store.root.iterdir()] == ["step-0003"]
 
 
 def test_damaged_step_is_replaced(store: CheckpointStore, training: SmallTraining) -> None:
@@ -197,5 +219,6 @@ def test_damaged_step_is_replaced(store: CheckpointStore, training: SmallTrainin
     (store.root / "step-0004" / "shared.pt").write_bytes(b"torn")
     (store.root / ".step-0004.1.part").mkdir()
     store.save(4, training.state, {})
+    store.settle()
     assert [item.name for item in store.root.iterdir()] == ["step-0004"]
     assert newest_valid(store.root)[1] == []
