@@ -121,11 +121,15 @@ class Watch:
         missing = [rank for rank in range(self._expected) if rank not in ranks or not ranks[rank].started]
         if not missing or time.time() - started_at <= self._settings.start_seconds:
             return None
+        alone = self._expected == 1 or len(missing) < self._expected
+        who = f"Rank {missing[0]}" if alone else f"None of the {self._expected} ranks"
         text = (
-            f"Rank {missing[0]} sent no event within {self._settings.start_seconds:g} seconds of its start "
+            f"{who} sent {'no' if alone else 'an'} event within {self._settings.start_seconds:g} seconds of its start "
             f"(DDP_AUDIT_START_SECONDS); {len(missing)} of {self._expected} ranks never began."
         )
-        failure = failure_document(rank=missing[0], phase="start", step=0, last_line=text)
+        failure = failure_document(
+            rank=missing[0] if alone else None, phase="start", step=0 if alone else None, last_line=text
+        )
         return Stop(reason=Reason.LAUNCH_ERROR, failure=failure, diagnosis=text)
 
     def _only_waiting(self, hanging: set[int], silent: Mapping[int, float]) -> bool:

@@ -211,6 +211,17 @@ def test_bad_result_fails_the_run(lab: Lab, result: str, said: str) -> None:
     assert said in lab.run(run_id).diagnosis
 
 
+@pytest.mark.parametrize("target", ["shim", "rank"])
+def test_term_from_outside_is_preemption(lab: Lab, target: str) -> None:
+    run_id = lab.submit(launcher="python", acts={"0": "obey"}, steps=2000, step_seconds=0.05, save_every=1)
+    row = lab.rank_at_step(run_id, 0, 2)
+    assert row.pid is not None
+    os.kill(lab.shim(run_id) if target == "shim" else row.pid, signal.SIGTERM)
+    failure = failed(lab, run_id, "preempted")
+    assert failure["checkpoint"].startswith("stage-1/checkpoints/step-")
+    assert "retry that resumes" in lab.run(run_id).diagnosis
+
+
 def test_failed_audit_is_a_succeeded_run(lab: Lab) -> None:
     run = lab.finished(lab.submit(launcher="python", result="fail"))
     assert (run.state, run.reason, run.verdict, run.failure) == ("succeeded", "completed", "fail", None)

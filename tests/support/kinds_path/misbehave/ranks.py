@@ -17,6 +17,9 @@ from trainer.contract.manifest import MANIFEST, FileEntry, Header, Manifest, fil
 from trainer.contract.result import Check, Environment, Result, verdict_of
 
 Meet = Callable[[int], None]
+EXIT_PREEMPTED = 65
+ASKED: list[bool] = []
+"""Filled by the TERM handler of a rank that obeys."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -28,6 +31,8 @@ def train(context: StageContext) -> int | None:
     act = context.params.acts.get(str(context.rank), "work")
     if act == "silent":
         time.sleep(3600)
+    if act == "obey":
+        signal.signal(signal.SIGTERM, lambda *_: ASKED.append(True))
     with group(context) as meet:
         code = steps(context, act, meet)
     if code is None and context.is_main:
@@ -40,7 +45,9 @@ def steps(context: StageContext, act: str, meet: Meet) -> int | None:
     found, _ = newest_valid(context.paths.checkpoints(context.stage))
     for step in range(found.step if found else 0, params.steps):
         telemetry.phase("train", step)
-        if step == params.at_step and act != "work":
+        if ASKED:
+            return EXIT_PREEMPTED
+        if step == params.at_step and act not in {"work", "obey"}:
             if act == "return":
                 return 0
             misbehave(act, context)

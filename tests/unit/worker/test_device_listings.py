@@ -1,0 +1,62 @@
+"""What nvidia-smi and control groups say, read right; and a machine whose probe fails is not a machine without GPUs."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+from worker.devices import Devices, in_use
+from worker.memory import oom_kills
+
+UUIDS = {"aaa": 0, "bbb": 1, "ccc": 2}
+
+
+def test_foreign_use_makes_a_gpu_busy() -> None:
+    memory = "GPU-aaa, 4\nGPU-bbb, 30000\nGPU-ccc, 600\nGPU-ddd, 90000\n"
+    assert in_use(memory, "", UUIDS) == {1: "30000 MiB of memory in use"}
+    assert in_use(memory, "GPU-ccc, 4711\nGPU-ccc, 4712\n", UUIDS) == {
+        1: "30000 MiB of memory in use",
+        2: "process 4711, 4712",
+    }
+    assert in_use("no devices were found\n", "\n", UUIDS) == {}
+
+
+@pytest.mark.parametrize(
+    ("membership", "file", "text"),
+    [
+        ("0::/job\n", "job/memory.events", "low 0\nhigh 0\nmax 4\noom 2\noom_kill 2\n"),
+        ("4:cpu:/x\n5:memory:/job\n", "memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+        ("0::/\n", "memory.events", "oom_kill 2\n"),
+    ],
+)
+def test_kills_of_the_group_are_counted(tmp_path: Path, membership: str, file: str, text: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    (tmp_path / "self").write_text(membership)
+    assert oom_kills(tmp_path, tmp_path / "self", tmp_path / "none") == 2
+
+
+def test_machine_counter_is_the_last_resort(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    assert oom_kills(tmp_path, tmp_path / "none", tmp_path / "vmstat") == 7
+    assert oom_kills(tmp_path, tmp_path / "none", tmp_path / "none") == 0
+
+
+def test_machine_without_gpu_files_has_none(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    assert Devices(settings, dev=tmp_path).visible == ()
+    (tmp_path / "nvidia0").touch()
+    assert Devices(settings, dev=tmp_path).visible is None
+
+
+def test_failed_probe_reports_nothing(tmp_path: Path) -> None:
+    devices = Devices(Settings(data_dir=tmp_path), probe=(sys.executable, "-c", "print('Traceback')"), dev=tmp_path)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and devices._ended == 0.0:
+        assert not devices.poll()
+        time.sleep(0.02)
+    assert devices.document is None
+    assert devices.busy() == {}
+    assert not devices.poll()
