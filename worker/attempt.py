@@ -119,11 +119,11 @@ class Attempt:
         if handle is None:
             self.find()
             return None
-        self._pull(final=False)
+        up_to_date = self._pull(final=False)
         stop = None
         if run.state == State.STOPPING:
             self._end(handle)
-        else:
+        elif up_to_date:  # else a rank may seem silent whose events are only not read yet
             stop = self._look_after()
         if not handle.alive:
             self._supervisor_ended(handle)

@@ -19,6 +19,8 @@ from worker.processes import MARKER, STOPPED_STATES, Identity
 
 ANSWER_SECONDS: Final = 1.5
 """What a rank gets to write its stacks."""
+GAP_SECONDS: Final = 10.0
+"""Between two looks; after a longer gap silence is counted anew."""
 PY_SPY_SECONDS: Final = 5.0
 
 
@@ -92,20 +94,21 @@ class Watch:
     def __init__(self, paths: AttemptPaths, marker: str, expected: int, settings: Settings) -> None:
         self._paths, self._marker, self._expected, self._settings = paths, marker, expected, settings
         self._asked_at: float | None = None
-        self._asked: set[int] = set()
-        self.stalled: set[int] = set()
+        self._looked_at, self._awake_since = time.time(), 0.0
 
     def flags(self, ranks: Mapping[int, Heard]) -> set[int]:
         """Return the ranks that have been silent for longer than the stall limit."""
-        silent = _silences(ranks)
+        silent = self._silences(ranks)
         return {rank for rank, seconds in silent.items() if seconds > self._settings.stall_seconds}
 
     def check(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
         """Return why the attempt must be ended, None while it need not. Stacks are asked for a little earlier."""
-        silent = _silences(ranks)
+        silent = self._silences(ranks)
         late = self._late(ranks, started_at)
         if late is not None:
             return late
+        if any(self._is_dead(ranks[rank].pid) for rank in silent):
+            return None  # the supervisor ends such an attempt, and knows better why
         hanging = {rank for rank, seconds in silent.items() if seconds > self._settings.hang_seconds}
         if not hanging or self._only_waiting(hanging, silent):
             self._asked_at = None
@@ -116,6 +119,24 @@ class Watch:
         if time.monotonic() - self._asked_at < ANSWER_SECONDS:
             return None
         return self._conclude(ranks, silent)
+
+    def _silences(self, ranks: Mapping[int, Heard]) -> dict[int, float]:
+        """Return for each rank at work the seconds since its newest event, as far as this worker was awake."""
+        moment = time.time()
+        if moment - self._looked_at > GAP_SECONDS:
+            self._awake_since = (
+                moment  # the machine slept, or somebody stopped this worker: the ranks may have slept too
+            )
+        self._looked_at = moment
+        return {
+            rank: moment - max(heard.newest, self._awake_since)
+            for rank, heard in ranks.items()
+            if heard.started and not heard.ended
+        }
+
+    def _is_dead(self, pid: int | None) -> bool:
+        found = processes.stat(pid) if pid else None
+        return found is None or not found.alive
 
     def _late(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
         missing = [rank for rank in range(self._expected) if rank not in ranks or not ranks[rank].started]
@@ -203,11 +224,6 @@ class Watch:
             step=crumb.step if crumb else heard.step,
             has_stack=self._has_stack(rank),
         )
-
-
-def _silences(ranks: Mapping[int, Heard]) -> dict[int, float]:
-    moment = time.time()
-    return {rank: moment - heard.newest for rank, heard in ranks.items() if heard.started and not heard.ended}
 
 
 def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:
