@@ -3,7 +3,7 @@
     python benchmarks/startup.py [--starts 5]
 
 Starts `ddp-audit serve --no-worker` on an existing database and prints the median time to the first answer of
-`/healthz` and `/`, the resident memory after both, and the time of `ddp-audit --help`.
+`/healthz` and `/`, the resident memory and processor time after both, and the time of `ddp-audit --help`.
 """
 
 import argparse
@@ -22,8 +22,8 @@ import psutil
 COMMAND = Path(sys.executable).with_name("ddp-audit")
 
 
-def start(data_dir: str) -> tuple[float, float, float]:
-    """Return seconds to the first answer, seconds to the first page, and resident MiB after both."""
+def start(data_dir: str) -> tuple[float, float, float, float]:
+    """Return seconds to the first answer and to the first page, resident MiB and processor seconds after both."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     argv = [str(COMMAND), "serve", "--no-worker", "--port", str(port), "--data-dir", data_dir]
@@ -33,10 +33,11 @@ def start(data_dir: str) -> tuple[float, float, float]:
         first = _until(f"http://127.0.0.1:{port}/healthz", began)
         page = _until(f"http://127.0.0.1:{port}/", began)
         memory = psutil.Process(process.pid).memory_info().rss / 2**20
+        times = psutil.Process(process.pid).cpu_times()
     finally:
         process.terminate()
         process.wait()
-    return first, page, memory
+    return first, page, memory, times.user + times.system
 
 
 def _until(url: str, began: float) -> float:
@@ -61,9 +62,9 @@ def main() -> None:
         began = time.perf_counter()
         subprocess.run([str(COMMAND), "--help"], stdout=subprocess.DEVNULL, check=True, env=os.environ)
         times.append(time.perf_counter() - began)
-    first, page, memory = (statistics.median(column) for column in zip(*measured, strict=True))
+    first, page, memory, used = (statistics.median(column) for column in zip(*measured, strict=True))
     print(f"n = {options.starts} starts, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"first answer {first:.2f} s   first page {page:.2f} s   resident {memory:.0f} MiB")
+    print(f"first answer {first:.2f} s   first page {page:.2f} s   resident {memory:.0f} MiB   processor {used:.2f} s")
     print(f"ddp-audit --help {statistics.median(times):.2f} s")
 
 
