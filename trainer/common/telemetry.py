@@ -5,7 +5,6 @@ import socket
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from trainer.contract.crumb import CrumbWriter
 from trainer.contract.events import EventWriter
