@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -188,12 +189,28 @@ def inspect(directory: Path) -> CheckpointInfo:
     return CheckpointInfo(
         path=directory,
         step=step_of(directory) or 0,
-        bytes=sum(file.stat().st_size for file in directory.iterdir() if file.is_file()),
+        bytes=_size(directory),
         digest=digest,
         pinned=pinned,
         created_at=created_at,
         problem=problem,
     )
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for file in directory.glob("*"):
+        with suppress(FileNotFoundError):  # a training that goes on may remove it under our eyes
+            total += file.stat().st_size
+    return total
+
+
+def _inspected(root: Path) -> Iterator[CheckpointInfo]:
+    """Yield what every `step-NNNN` directory is worth, newest first; one that is removed meanwhile was never there."""
+    for path in step_directories(root):
+        info = inspect(path)
+        if info.valid or path.exists():
+            yield info
 
 
 def step_directories(root: Path) -> list[Path]:
@@ -206,14 +223,13 @@ def step_directories(root: Path) -> list[Path]:
 
 def list_checkpoints(root: Path) -> list[CheckpointInfo]:
     """Return every `step-NNNN` directory of a root with its validity, newest step first."""
-    return [inspect(path) for path in step_directories(root)]
+    return list(_inspected(root))
 
 
 def newest_valid(root: Path) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
     """Return the newest valid checkpoint of a root, and the newer ones that were skipped with their problems."""
     skipped: list[CheckpointInfo] = []
-    for path in step_directories(root):
-        info = inspect(path)
+    for info in _inspected(root):
         if info.valid:
             return info, skipped
         skipped.append(info)
@@ -225,10 +241,3 @@ def checkpoint_roots(run_root: Path) -> Iterator[Path]:
     for path in (run_root / "checkpoints", *sorted(run_root.glob("*/checkpoints"))):
         if path.is_dir() and path.parent.name not in {"artifacts", "work"}:
             yield path
-
-
-def newest_of_run(run_root: Path, stage: str | None = None) -> CheckpointInfo | None:
-    """Return the valid checkpoint of a run (or of one of its stages) that was written last, None when there is none."""
-    roots = checkpoint_roots(run_root) if stage is None else [run_root / stage / "checkpoints"]
-    found = [info for info, _ in map(newest_valid, roots) if info is not None]
-    return max(found, key=lambda info: info.created_at, default=None)

@@ -89,9 +89,7 @@ def checks(judgement: Judgement) -> list[Check]:
 def _tensors(name: str, title: str, differences: Mapping[str, Difference], because: str) -> Check:
     other = [tensor for tensor, item in differences.items() if item.unequal]
     count = sum(item.unequal for item in differences.values())
-    where = (
-        f"{count} numbers differ, first in {other[0]}. {because}" if other else "every bit is equal"
-    )
+    where = f"{count} numbers differ, first in {other[0]}. {because}" if other else "every bit is equal"
     return Check(
         name=name, title=title, passed=not other, measured=largest(differences), limit=0, unit="", detail=where
     )

@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.small_training import SmallTraining
 from trainer.common.checkpoints.store import CheckpointStore
+from trainer.contract import manifest
 from trainer.contract.manifest import (
     ManifestInvalid,
     checkpoint_roots,
     inspect,
     list_checkpoints,
-    newest_of_run,
     newest_valid,
     read_manifest,
     verify,
@@ -111,13 +111,20 @@ def test_nothing_valid_is_left(saved: Path) -> None:
     assert [info.step for info in skipped] == [4, 2]
 
 
-def test_newest_of_all_stages(saved: Path) -> None:
+def test_folders_of_run_and_stages(saved: Path) -> None:
     run = saved.parent
-    (run / "resumed").mkdir()
-    shutil.copytree(saved, run / "resumed" / "checkpoints")
-    shutil.rmtree(saved / "step-0004")
+    for name in ("resumed", "artifacts"):
+        shutil.copytree(saved, run / name / "checkpoints")
     assert [root.parent.name for root in checkpoint_roots(run)] == [run.name, "resumed"]
-    newest = newest_of_run(run)
-    assert newest is not None
-    assert newest.path == run / "resumed" / "checkpoints" / "step-0004"
-    assert newest_of_run(run, "absent") is None
+
+
+def test_removed_while_looked_at(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = manifest.read_manifest
+
+    def remove_first(directory: Path) -> manifest.Manifest:
+        shutil.rmtree(directory)
+        return original(directory)
+
+    monkeypatch.setattr(manifest, "read_manifest", remove_first)
+    assert list_checkpoints(saved) == []
+    assert newest_valid(saved) == (None, [])
