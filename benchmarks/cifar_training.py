@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plain_cifar import ACCUMULATION, BATCH, ArrayImages, PlainTraining, loader
-from benchmarks.ranks import RANKS, header, launch, median_ratio, paired, training_of
+from benchmarks.ranks import IMAGES, RANKS, header, launch, median_ratio, paired, training_of
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group
 from trainer.kinds.cifar.draws import EpochPlan
@@ -30,7 +30,7 @@ def run_rank(group: Group, context: StageContext) -> None:
     endless = _endless(ArrayImages(np.array(images), labels))
     ours = training_of(group, context)
     ours.witness = None  # its sampled windows are a cost of the audit, told by telemetry_overhead.py
-    plan = EpochPlan(train_size=2000, rank=group.rank, world_size=RANKS, seed=47)
+    plan = EpochPlan(train_size=IMAGES, rank=group.rank, world_size=RANKS, seed=47)
     windows = itertools.cycle(plan.ids(0).reshape(-1, ACCUMULATION, BATCH))
     times = paired(lambda: plain.window(endless), lambda: ours.window(0, next(windows)), pairs)
     if group.rank == 0:

@@ -13,7 +13,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -65,13 +64,14 @@ class ProfilerWitness:
         # Kineto greets every start and stop on standard error; the rank's log is for its own words.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._model_bytes, self._backend, self._traces = gradient_bytes(model), backend, traces
+        self._on_gpu = any(parameter.is_cuda for parameter in model.parameters())
         self.windows: list[WindowEvidence] = []
 
     @contextmanager
     def window(self, step: int) -> Iterator[None]:
         """Record one accumulation window, forward to optimizer step; nothing else may all-reduce inside."""
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if self._on_gpu:
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities, record_shapes=True) as recording:
             yield
