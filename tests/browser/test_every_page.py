@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 LOOKS: list[Any] = [
-    pytest.param({"color_scheme": theme, "viewport": {"width": width, "height": 900}}, id=f"{theme}-{width}")
+    pytest.param({"color_scheme": theme, "viewport": {"width": width, "height": 1400}}, id=f"{theme}-{width}")
     for theme in ("light", "dark")
     for width in (1280, 375)
 ]
@@ -52,6 +52,14 @@ def serious(page: Page, rules: list[str] | None = None) -> list[str]:
     ]
 
 
+SHIFTS = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(sum), 50);
+})"""
+
+
 def sideways(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
@@ -70,9 +78,11 @@ def test_pages_are_sound(tab: Tab, service: Service, request: pytest.FixtureRequ
         found = serious(tab.page, None if look == "light-1280" else LOOKS_RULES)
         if sideways(tab.page) > 0:
             found.append(f"scrolls {sideways(tab.page)} px sideways")
+        if (moved := float(tab.page.evaluate(SHIFTS))) > 0.05:
+            found.append(f"the layout moved by {moved:.3f}")
         if found:
             problems[name] = found
-        tab.page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=True)
+        tab.page.screenshot(path=SHOTS / f"{name}-{look}.png")
     assert problems == {}
 
 
