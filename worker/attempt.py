@@ -146,6 +146,7 @@ class Attempt:
             launcher=self.stage.launcher,
             expected=self.plan.ranks,
             orphans_ended=self._orphans_ended,
+            node=self.office.me.host,
             **known,
         )
 

@@ -81,6 +81,8 @@ class Facts:
     checkpoint: str | None = None
     """Newest complete checkpoint, relative to the run's folder."""
     supervisor: Supervisor = Supervisor.REPORTED
+    node: str | None = None
+    """Machine the ranks ran on."""
     stop_reason: Reason | None = None
     cancelled: bool = False
     noted: Mapping[str, Any] = field(default_factory=dict)

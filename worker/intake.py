@@ -146,7 +146,7 @@ class Intake:
         place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
         values = _row_values(cursor)
         if not cursor.stored:
-            session.execute(insert(RankRow).values(**place, node="", local_rank=cursor.rank, **values))
+            session.execute(insert(RankRow).values(**place, local_rank=cursor.rank, **values))
             cursor.stored = True
             return
         matches = [getattr(RankRow, name) == value for name, value in place.items()]
@@ -181,6 +181,7 @@ def _row_values(cursor: Cursor) -> dict[str, Any]:
     return {
         "pid": heard.pid,
         "host": heard.host,
+        "node": heard.host,
         "device": heard.device,
         "phase": heard.phase,
         "step": heard.step,

@@ -69,7 +69,7 @@ def _stopped(facts: Facts) -> Outcome:
     return Outcome(
         state=State.FAILED,
         reason=reason,
-        failure={**failure, "checkpoint": facts.checkpoint},
+        failure={**failure, **_where(failure.get("rank"), facts)},
         diagnosis=f"{text} {diagnosis.processes_ended(facts)} {diagnosis.checkpoint_of(facts)}",
     )
 
@@ -122,6 +122,7 @@ def _failure(culprit: RankEnd | None, facts: Facts) -> dict[str, Any]:
         )
     return failure_document(
         rank=culprit.rank,
+        node=facts.node,
         phase=culprit.phase,
         step=culprit.step,
         exit_code=culprit.exit_code,
@@ -129,6 +130,10 @@ def _failure(culprit: RankEnd | None, facts: Facts) -> dict[str, Any]:
         last_line=culprit.last_line,
         checkpoint=facts.checkpoint,
     )
+
+
+def _where(rank: int | None, facts: Facts) -> dict[str, Any]:
+    return {"node": None if rank is None else facts.node, "checkpoint": facts.checkpoint}
 
 
 def failure_document(**known: Any) -> dict[str, Any]:

@@ -55,6 +55,14 @@ def test_own_error_outranks_broken_connection() -> None:
     assert (outcome.failure["rank"], outcome.failure["last_line"]) == (1, "ValueError: no")
 
 
+def test_node_stands_beside_the_rank() -> None:
+    named, nobody = judge(facts(rank(0, exit_code=3), node="n1")).failure, judge(facts(node="n1")).failure
+    assert named is not None
+    assert nobody is not None
+    assert (named["rank"], named["node"]) == (0, "n1")
+    assert (nobody["rank"], nobody["node"]) == (None, None)
+
+
 def test_earlier_exception_is_first() -> None:
     early, late = {"exit_code": 1, "error_at": 50.0, "last_line": "A: a"}, {"exit_code": 1, "last_line": "B: b"}
     for number in (0, 1):
@@ -177,5 +185,5 @@ def test_success_needs_every_rank() -> None:
 def test_noted_culprit_of_hang_stays() -> None:
     noted = {"failure": {"rank": 1, "phase": "train"}, "diagnosis": "Rank 1 holds up the run."}
     outcome = judge(facts(rank(0, signal=9), stop_reason=Reason.HANG, noted=noted, processes_ended=1, checkpoint="c"))
-    assert outcome.failure == {"rank": 1, "phase": "train", "checkpoint": "c"}
+    assert outcome.failure == {"rank": 1, "phase": "train", "checkpoint": "c", "node": None}
     assert outcome.diagnosis.startswith("Rank 1 holds up the run. 1 process was ended")
