@@ -4,10 +4,12 @@ Both ways run the same routes, so the answers are the same.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
+from pydantic import ValidationError
 
 from app.cli.exits import CommandError, Exit, of_status
 from app.cli.output import log_to_stderr
@@ -117,7 +119,8 @@ def close_clients() -> None:
 
 def open_client(data_dir: str | None = None) -> Client:
     """Return a client of the named service, or of the data directory with its database at the newest schema."""
-    named = ClientSettings()
+    with told_settings():
+        named = ClientSettings()
     if named.remote and data_dir is None:
         return Client(named)
     from app.main import create_local_api
@@ -129,7 +132,27 @@ def local_settings(**overrides: Any) -> Settings:
     """Return settings for work on the data directory; which host a service would listen on does not matter here."""
     from app.settings import load_settings
 
-    return load_settings(host="127.0.0.1", **overrides)
+    with told_settings():
+        return load_settings(host="127.0.0.1", **overrides)
+
+
+@contextmanager
+def told_settings() -> Iterator[None]:
+    """Turn settings that are not valid into a CommandError that names each."""
+    try:
+        yield
+    except ValidationError as error:
+        raise CommandError(Exit.USAGE, _settings_text(error)) from None
+
+
+def _settings_text(error: ValidationError) -> str:
+    """Return which settings are wrong and why."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        name = "_".join(str(part) for part in item["loc"]).upper()
+        text = str(item["msg"]).removeprefix("Value error, ")
+        parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
+    return "; ".join(parts)
 
 
 def ready_settings(**overrides: Any) -> Settings:

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from app.cli.client import bring_up_to_date, local_settings
-from app.cli.exits import CommandError, Exit
+from app.cli.client import bring_up_to_date, local_settings, told_settings
 from app.cli.output import AsJson, emit, say
 
 DataDir = Annotated[Path | None, typer.Option(help="Where database and runs are kept; default: DDP_AUDIT_DATA_DIR.")]
@@ -31,10 +29,8 @@ def serve(
     from app.logs import configure
     from app.settings import load_settings
 
-    try:
+    with told_settings():
         settings = load_settings(host=host, port=port, data_dir=data_dir)
-    except ValidationError as error:
-        raise CommandError(Exit.USAGE, settings_text(error)) from None
     configure(settings)
     bring_up_to_date(settings)
     return run_server(settings, with_worker=not no_worker)
@@ -68,13 +64,3 @@ def migrate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         say(f"the database is at the newest schema, {after}")
     else:
         say(f"the database went from {before or 'nothing'} to schema {after}")
-
-
-def settings_text(error: ValidationError) -> str:
-    """Return which settings are wrong and why."""
-    parts = []
-    for item in error.errors(include_url=False, include_input=False):
-        name = "_".join(str(part) for part in item["loc"]).upper()
-        text = str(item["msg"]).removeprefix("Value error, ")
-        parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
-    return "; ".join(parts)

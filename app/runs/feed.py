@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from app.runs import logs, serialise
@@ -119,24 +118,3 @@ def _piece(log: logs.LogFile, rank: RankRow, offset: int) -> dict[str, Any] | No
         data["skipped"] = piece.offset - offset
         data["where"] = f"/api/v1/runs/{rank.run_id}/logs/{log.rank}?{query}"
     return data
-
-
-def present(session: Session, runs_dir: Path, run_id: int) -> Cursor:
-    """Return the cursor of this moment: a reader that starts here sees only what happens from now on.
-
-    A final run is not past its end: the reader still gets `end`.
-    """
-    run = get_run(session, run_id)
-    moves = session.exec(select(func.max(RunHistory.seq)).where(RunHistory.run_id == run_id)).one()
-    newest = session.exec(select(func.max(RunEvent.id)).where(RunEvent.run_id == run_id)).one()
-    cursor = Cursor(event=newest or 0, move=moves or 0)
-    attempt = serialise.current_stage(stages_of(session, run.id or 0))
-    if attempt is None:
-        return cursor
-    cursor = replace(cursor, position=attempt.position, attempt=attempt.attempt)
-    for rank in ranks_of(session, attempt):
-        for number, stream in enumerate(logs.STREAMS):
-            path = logs.log_file(runs_dir, rank, attempt, stream).path
-            size = path.stat().st_size if path.exists() else 0
-            cursor = cursor.with_offset(2 * rank.rank + number, size)
-    return cursor

@@ -6,11 +6,13 @@ import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.db import write_session
 from app.runs.metrics import NULL
+from app.runs.models import MalformedLine
 from app.settings import Settings
 from tests.support.pages_data import add_events, add_metric, add_run, add_stages, save_result, write_log
 from tests.support.results import make_result
@@ -51,6 +53,21 @@ def test_every_event_comes_once_in_order(service: Service, run_id: int) -> None:
         "id": 4, "stage": "train", "attempt": 1, "rank": 1,
     }  # fmt: skip
     assert service.get(f"/runs/{run_id}/events", params={"after": after}).json() == {"items": [], "next_after": after}
+
+
+def test_malformed_lines_are_shown(service: Service, run_id: int) -> None:
+    row: dict[str, Any] = {
+        "stage": "train",
+        "attempt": 1,
+        "rank": 1,
+        "offset": 70,
+        "text": '{"seq": 3, "t',
+        "why": "torn at the end",
+    }
+    with write_session(service.engine) as session:
+        session.add(MalformedLine(run_id=run_id, **row))
+    assert service.get(f"/runs/{run_id}/malformed").json()["items"] == [row]
+    assert service.get("/runs/999/malformed").status_code == 404
 
 
 def test_event_filters_keep_the_numbers(service: Service, run_id: int) -> None:

@@ -10,12 +10,12 @@ from starlette.responses import Response, StreamingResponse
 
 from app.db import read_session
 from app.runs.cursor import Cursor, decode
-from app.runs.events import EVENTS_LIMIT, events
+from app.runs.events import EVENTS_LIMIT, events, malformed_lines
 from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
 from app.runs.series import DEFAULT_POINTS, MAX_POINTS, metrics
 from app.runs.store import LARGEST_ID, get_run
 from app.web.api.replies import AppSettings, ReadSession, reply
-from app.web.api.schemas import EventList, LogPiece, answers
+from app.web.api.schemas import EventList, Items, LogPiece, answers
 from app.web.live import Live
 from trainer.contract.events import EVENT_FIELDS
 
@@ -43,6 +43,15 @@ def list_events(
     """List rank events in order; ask again with `after=next_after` for those that follow."""
     get_run(session, run_id)
     return reply(events(session, run_id, after=after, stage=stage, rank=rank, event_type=type, limit=limit))
+
+
+@router.get("/malformed", responses=answers(404, model=Items))
+def list_malformed(
+    run_id: int, session: ReadSession, limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100
+) -> Response:
+    """List lines that are no events and the torn tails of ended attempts: kept aside, counted in no number."""
+    get_run(session, run_id)
+    return reply({"items": malformed_lines(session, run_id, limit)})
 
 
 @router.get("/metrics", responses=answers(404))
