@@ -100,7 +100,7 @@ def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
         runs = list(session.scalars(query))
     # Newest end first; a run recorded after the sizes were read has not ended long enough ago to be judged.
     ended = [run for run in runs if run.state in FINAL and not run.pinned and run.id in sizes]
-    held = sum(size.bytes for run_id, size in sizes.items() if run_id in {run.id for run in runs})
+    held = sum(sizes[run.id].bytes for run in runs if run.id in sizes)
     why = _reasons(ended, {run.id or 0: sizes[run.id or 0].bytes for run in ended}, held, policy)
     remove = [_doomed(run, sizes[run.id or 0].bytes, why[run.id or 0]) for run in reversed(ended) if run.id in why]
     kept_bytes = held - sum(item.bytes for item in remove)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, insert, select
 from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
@@ -13,6 +13,8 @@ from trainer.contract.events import encodable
 from trainer.contract.result import Check
 
 RUN: Final[Table] = Run.__table__  # type: ignore[attr-defined]
+
+KEPT_OF_CHECK: Final = {"name", "title", "passed", "measured", "limit", "unit"}
 
 
 def record_end(session: Session, run_id: int) -> None:
@@ -43,9 +45,9 @@ def record_end(session: Session, run_id: int) -> None:
 def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Check]) -> None:
     """Keep a result's checks as rows, replacing what was kept for the run before."""
     session.execute(delete(RunCheck).where(col(RunCheck.run_id) == run_id))
-    for check in checks:
-        fields = encodable(check.model_dump(include={"name", "title", "passed", "measured", "limit", "unit"}))
-        session.add(RunCheck(run_id=run_id, kind=kind, **fields))
+    rows = [{"run_id": run_id, "kind": kind, **encodable(check.model_dump(include=KEPT_OF_CHECK))} for check in checks]
+    if rows:
+        session.execute(insert(RunCheck), rows)
     facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
     facts.checks_read = True
     session.add(facts)

@@ -18,7 +18,7 @@ from trainer.contract.paths import RunPaths
 from trainer.contract.result import Result
 
 MOST_POINTS: Final = 1000
-FILL_AT_ONCE: Final = 200
+FILL_AT_ONCE: Final = 100
 """Result files read before one answer: runs that ended under an earlier version are caught up with step by step."""
 
 
