@@ -37,7 +37,7 @@ def test_launch_watch_and_read_verdict(tab: Tab, real_service: str, request: pyt
     live = page.locator("#log-lines .log-line").all_inner_texts()
     page.reload()
     assert sorted(page.locator("#log-lines .log-line").all_inner_texts()) == sorted(live)
-    _take_screenshots(tab, keep=bool(request.config.getoption("--keep-screenshots")))
+    _take_screenshots(tab, keep=bool(request.config.getoption("--keep-screenshots", default=False)))
 
 
 def _take_screenshots(tab: Tab, *, keep: bool) -> None:
