@@ -59,6 +59,8 @@ def python_breaches(name: str, text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if name.startswith("migrations/versions/"):
+                continue  # a migration is one flat list of statements in the order they must run
             if length > MAX_FUNCTION_LINES:
                 yield f"{name}:{node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
 

@@ -19,7 +19,7 @@ def test_tree_keeps_house_rules() -> None:
         ("__init__.py", "x = 1\n", "must be empty"),
         ("tall.py", '"""Doc."""\n\n\ndef f():\n' + "    x = 1\n" * 60, "f has 61 lines"),
         ("path.md", "see /ho" + "me/someone/x", "a path of one machine"),
-        ("lock.json", '"resolved": "http' + '://x"', "an address of a package registry"),
+        ("lock.json", '"resolved"' + ': "http://x"', "an address of a package registry"),
         ("page.html", '<p style="color:red">', "inline script or style"),
         ("page.html", "<script>x()</script>", "inline script or style"),
         ("page.html", '<a onclick="x()">', "inline script or style"),
