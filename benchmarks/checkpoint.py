@@ -47,7 +47,7 @@ def main() -> None:
     print(f"python {platform.python_version()}, torch {torch.__version__}, n = {options.repeats}, medians")
     print(f"ranks: {options.ranks} (gloo, one thread each)")
     with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-") as folder:
-        spawn(measure, args=(options, folder), nprocs=options.ranks)
+        spawn(measure, args=(options, folder), nprocs=options.ranks)  # type: ignore[no-untyped-call]
         for line in (Path(folder) / "report.jsonl").read_text().splitlines():
             report(json.loads(line))
 

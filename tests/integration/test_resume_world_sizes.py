@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], LocalRun]:
 
 
 def train_all(root: Path, world_size: int) -> LocalRun:
-    size = {"accumulation": 1, "batch_size_per_rank": 2, "updates": UPDATES, "stop_step": STOP}
+    size: dict[str, Any] = {"accumulation": 1, "batch_size_per_rank": 2, "updates": UPDATES, "stop_step": STOP}
     run = LocalRun.create(root, "resume", "quick", world_size=world_size, **size)
     stage = StagePlan(name="lab", title="", entry="tests.support.resume_lab:run", launcher="torchrun")
     run = replace(run, plan=[stage])

@@ -215,16 +215,16 @@ def full_disk(bench: Bench) -> dict[str, Any]:
     """Rank 1's disk is full in the middle of its second save."""
     store, state = bench.store("full"), bench.state()
     store.save(1, state, {})
-    original = store_module.write_tensors
+    original = vars(store_module)["write_tensors"]
 
     def on_full_disk(path: Path, content: Any) -> Any:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     if bench.rank == 1:
-        store_module.write_tensors = on_full_disk
+        vars(store_module)["write_tensors"] = on_full_disk
     outcome = bench.outcome(lambda: store.save(2, state, {}))
-    store_module.write_tensors = original
+    vars(store_module)["write_tensors"] = original
     bench.group.barrier("rank 0 has cleaned up")
     left = sorted(item.name for item in store.root.iterdir())
     restored = store.load_newest(state)
@@ -237,7 +237,7 @@ def blind_rank(bench: Bench) -> str:
     path = store.save(1, state, {}).path
     original = Path.is_file
     if bench.rank == 1:
-        Path.is_file = lambda _: False  # type: ignore[method-assign, assignment, misc]
+        Path.is_file = lambda _: False  # type: ignore[method-assign, assignment]
     outcome = bench.outcome(lambda: store.load_newest(state))
     Path.is_file = original  # type: ignore[method-assign]
     assert path.exists()

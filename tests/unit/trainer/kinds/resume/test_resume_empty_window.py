@@ -14,7 +14,7 @@ from trainer.common.telemetry import Telemetry
 from trainer.contract.paths import AttemptPaths
 from trainer.kinds.resume import trajectory as module
 from trainer.kinds.resume.compare import LIMITS
-from trainer.kinds.resume.params import KIND, ResumeParams
+from trainer.kinds.resume.params import ResumeParams
 from trainer.kinds.resume.trajectory import Trajectory
 from trainer.kinds.token_parity.batches import make_batch, without_targets
 
@@ -33,8 +33,7 @@ def trajectory(tmp_path: Path) -> Iterator[Trajectory]:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     telemetry = Telemetry(AttemptPaths(tmp_path), 0)
     group = Group(rank=0, world_size=1, device=torch.device("cpu"), backend="none", telemetry=telemetry)
-    params = KIND.params(batch_size_per_rank=2)
-    assert isinstance(params, ResumeParams)
+    params = ResumeParams(batch_size_per_rank=2)
     training = Trajectory(params, group)
     training.update()
     yield training
