@@ -44,10 +44,12 @@ def failed_at(rank: RankEnd) -> float:
 
 def role_of(rank: RankEnd, facts: Facts) -> int:
     """Return what a rank's end says: CAUSE, VICTIM of another's end, STOPPED by supervisor or launcher, or WELL."""
+    if rank.finished and left_early(rank, facts):
+        return CAUSE  # whatever ended its process: by then the others waited for it
     if _stopped(rank, facts):
         return STOPPED
     if rank.exit_code == 0:
-        return CAUSE if not rank.finished or left_early(rank, facts) else WELL
+        return WELL if rank.finished else CAUSE
     if rank.signal == signal.SIGTERM or rank.exit_code in {EXIT_TERMINATED, EXIT_PREEMPTED}:
         return VICTIM
     if rank.exit_code is not None and CONNECTION.search(rank.last_line):
@@ -56,8 +58,8 @@ def role_of(rank: RankEnd, facts: Facts) -> int:
 
 
 def left_early(rank: RankEnd, facts: Facts) -> bool:
-    """Whether a rank ended well by its own account while others had entered a collective that it never did."""
-    others = [other for other in facts.ranks if other.rank != rank.rank and not ended_well(other)]
+    """Whether a rank that says it is done has left out a collective that others, who are not, had entered."""
+    others = [other for other in facts.ranks if other.rank != rank.rank and not other.finished]
     return any(other.collective > rank.collective for other in others)
 
 

@@ -27,6 +27,8 @@ def signal_name(number: int) -> str:
 
 def end_of(rank: RankEnd) -> str:
     """Return how a rank ended, in words."""
+    if rank.finished and rank.exit_code != 0:
+        return "it had said that its work was done"
     if rank.signal is not None:
         return f"it was ended by {signal_name(rank.signal)}"
     return "how it ended is unknown" if rank.exit_code is None else f"it left with exit code {rank.exit_code}"
@@ -62,7 +64,7 @@ def cancelled(facts: Facts) -> str:
 def rank_failed(culprit: RankEnd, reason: Reason, facts: Facts) -> str:
     """Return the text of a run whose failure one rank explains."""
     parts = [_first_sentence(culprit, facts)]
-    if culprit.exit_code == 0:
+    if culprit.exit_code == 0 or culprit.finished:
         parts.append(_early_exit(culprit, facts))
     if culprit.last_line:
         parts.append(f"Its last line: {culprit.last_line}")
@@ -87,7 +89,7 @@ def _early_exit(culprit: RankEnd, facts: Facts) -> str:
     counts = ""
     if most > culprit.collective:
         counts = f", having entered {culprit.collective} collectives where others entered {most} and wait"
-    return f"Rank {culprit.rank} ended early, {done}{counts}; exit code 0 does not make that a success"
+    return f"Rank {culprit.rank} ended early, {done}{counts}; an exit code of 0 would not make that a success"
 
 
 def _others(culprit: RankEnd, facts: Facts) -> str:

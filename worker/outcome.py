@@ -101,6 +101,8 @@ def _ended_by_itself(facts: Facts) -> Outcome:
 
 def reason_of(culprit: RankEnd, facts: Facts) -> Reason:
     """Return the reason a rank's end gives. A bare SIGKILL is no evidence of a lack of memory, a kernel's record is."""
+    if culprit.finished:
+        return Reason.RANK_EXIT
     if culprit.error in BY_ERROR:
         return BY_ERROR[culprit.error]
     if culprit.exit_code not in {None, 0} and OUT_OF_MEMORY.search(culprit.last_line):

@@ -60,7 +60,7 @@ def test_skipping_rank_that_leaves_is_named(lab: Lab, queued: dict[str, int]) ->
     assert run.state == "failed"
     assert run.failure is not None
     assert run.failure["rank"] == 1
-    assert "5 collectives where others entered 6" in run.diagnosis or run.reason == "hang"
+    assert "collectives where others entered" in run.diagnosis
     assert not lab.processes(queued["gloo"])
 
 

@@ -115,6 +115,20 @@ def test_early_leaver_is_named() -> None:
     assert "entered 5 collectives where others entered 6" in outcome.diagnosis
 
 
+@pytest.mark.parametrize("end", [{"signal": 15}, {"signal": 9}, {"exit_code": 143}, {}])
+def test_early_leaver_is_named_however_it_was_ended(end: dict[str, Any]) -> None:
+    leaver = rank(1, collective=5, finished=True, phase="end", died_at=103.0, **end)
+    closed = rank(0, exit_code=1, error_at=99.0, last_line=CLOSED, collective=6)
+    outcome = judge(facts(closed, leaver, killed_at=102.0, first=0))
+    assert outcome.reason is Reason.RANK_EXIT
+    assert outcome.failure is not None
+    assert outcome.failure["rank"] == 1
+    equal = replace(leaver, collective=6)
+    failure = judge(facts(closed, equal, killed_at=102.0, first=0)).failure
+    assert failure is not None
+    assert failure["rank"] == 0
+
+
 def test_finished_rank_is_no_cause_of_late_error() -> None:
     outcome = judge(facts(rank(0, exit_code=1, last_line="ValueError: plot"), well(1, died_at=90.0)))
     assert outcome.failure is not None
