@@ -59,4 +59,4 @@ format: $(VENV)/.dev ## rewrite what the formatter can
 test-floor: ## trainer tests on the oldest torch supported, in a virtual environment of their own
 	test -d $(FLOOR) || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip --disable-pip-version-check --quiet install torch==2.8.0 torchvision==0.23.0 --editable '.[dev]'
-	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration -k "trainer or token_parity or cifar or resume or checkpoint"
+	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration/test_launcher.py $(wildcard tests/integration/test_token_parity_*.py tests/integration/test_cifar_*.py tests/integration/test_resume_*.py)
