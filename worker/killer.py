@@ -52,7 +52,7 @@ def load_kills(path: Path) -> list[Kill]:
 
 def draw_moments(plan: KillPlan, duration: float) -> list[float]:
     """Return `count` moments, uniform over the training phase of `duration` seconds, in order."""
-    draw = random.Random(plan.seed)  # repeatable, not secret
+    draw = random.Random(f"kill moments {plan.seed}")  # a generator of its own: repeatable, not secret
     return sorted(draw.uniform(0.0, LATEST_SHARE * duration) for _ in range(plan.count))
 
 
