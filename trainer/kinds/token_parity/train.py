@@ -9,7 +9,7 @@ from trainer.common.checkpoints.identity import Identity
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.context import StageContext
-from trainer.common.continuation import Continuation
+from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
 from trainer.common.window import RULES, accumulate
 from trainer.entry import EXIT_PREEMPTED
@@ -55,6 +55,7 @@ class Training:
         store = CheckpointStore(
             self._context.paths.checkpoints(),
             Identity.of(self._context, data_lock(self._params.shape), free=FREE),
+            keep=KEEP,
             telemetry=self._group.telemetry,
             run_root=self._context.paths.root,
         )
