@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -37,7 +38,7 @@ LATEST_SECONDS = 7.0
 BIRTH_SECONDS = 60.0
 FINAL_SECONDS = 180.0
 SETTINGS = {"hang_seconds": 10.0, "stall_seconds": 3.0, "start_seconds": 45.0, "stop_grace_seconds": 3.0}
-JOB = {"steps": 100, "step_seconds": 0.05, "meeting": "files", "save_every": 20, "stages": 1}
+JOB: dict[str, Any] = {"steps": 100, "step_seconds": 0.05, "meeting": "files", "save_every": 20, "stages": 1}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,17 +226,18 @@ def check(lab: Lab, this: Round, run_id: int) -> None:
 
 def allowed(this: Round) -> set[tuple[str, str | None]]:
     """Return the outcomes that tell the truth about what was done."""
-    good = ("succeeded", "completed")
+    good: tuple[str, str | None] = ("succeeded", "completed")
     if not this.hit or this.victim in {"worker", "web"} or (this.victim == "shim" and this.deed == "stop"):
         return {good}
-    truths = {
+    table: dict[tuple[str, str], set[tuple[str, str | None]]] = {
         ("shim", "kill"): {("lost", "worker_lost")},
         ("agent", "kill"): {("failed", "launch_error")},
         # Stopped before it has started the ranks, it never will; afterwards they do their work without it.
         ("agent", "stop"): {good, ("failed", "launch_error")},
         ("rank", "kill"): {("failed", "rank_signal")},
         ("rank", "stop"): {("failed", "hang" if this.begun else "launch_error")},
-    }[this.victim.split()[0], this.deed]
+    }
+    truths = table[this.victim.split()[0], this.deed]
     # A victim whose work was done, or was done by the time the deed took effect, changes nothing.
     return truths if this.worked else truths | {good}
 

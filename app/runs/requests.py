@@ -13,8 +13,10 @@ from trainer.contract.kinds import KindSpec, kinds, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
-LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node")
+LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
 """What the local executor understands."""
+MAX_PORT: Final = 65_535
+MAX_HOST_LENGTH: Final = 253
 
 
 def plain_text(text: str) -> str:
@@ -94,10 +96,21 @@ def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
         if name not in LAUNCH_FIELDS:
             known = ", ".join(LAUNCH_FIELDS)
             raise refused(f"launch.{name}", f"unknown to the local executor, which knows {known}", "invalid_launch")
+        if name == "endpoint":
+            _check_endpoint(value)
+            continue
         wanted = 1 if name == "nodes" else params.world_size
         if type(value) is not int or value != wanted:
             why = "the local executor has one node" if name == "nodes" else "world_size ranks run on the one node"
             raise refused(f"launch.{name}", f"must be {wanted} ({why}), given {value!r}", "invalid_launch")
+
+
+def _check_endpoint(value: Any) -> None:
+    # Whether the ranks can meet there is known only when they start; then it is a launch error that says why.
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT or len(host) > MAX_HOST_LENGTH:
+        why = f"must be host:port with a port of 0 (a free one) to {MAX_PORT}, such as 127.0.0.1:0; given {value!r}"
+        raise refused("launch.endpoint", why, "invalid_launch")
 
 
 def check_key(key: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.support.worker_lab import Lab, open_lab
 
 pytestmark = pytest.mark.torchrun
 
-LONG = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
+LONG: dict[str, Any] = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
 
 
 @pytest.fixture(scope="module")

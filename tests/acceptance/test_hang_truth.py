@@ -11,7 +11,7 @@ from tests.support.worker_lab import Lab, open_lab
 
 pytestmark = pytest.mark.torchrun
 
-LONG = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
+LONG: dict[str, Any] = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def queued(lab: Lab) -> dict[str, int]:
     """Runs that hang by themselves, all at once."""
-    skipping = {"world_size": 3, "steps": 6, "acts": {"1": "skip"}}
+    skipping: dict[str, Any] = {"world_size": 3, "steps": 6, "acts": {"1": "skip"}}
     return {
         "skip": lab.submit(**skipping, meeting="files"),
         "loop": lab.submit(**LONG, acts={"0": "loop"}),

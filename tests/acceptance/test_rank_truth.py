@@ -15,7 +15,7 @@ from worker import processes
 
 pytestmark = pytest.mark.torchrun
 
-LONG = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
+LONG: dict[str, Any] = {"steps": 2000, "step_seconds": 0.05, "meeting": "files"}
 WITHIN = 15.0
 """Seconds from the death to the final state."""
 

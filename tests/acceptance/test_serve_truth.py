@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from app.runs.models import RunHistory
 from app.runs.queue import live_workers
 from tests.support.worker_lab import ROOT, Lab, open_lab
 
-LONG = {"launcher": "python", "steps": 120, "step_seconds": 0.05}
+LONG: dict[str, Any] = {"launcher": "python", "steps": 120, "step_seconds": 0.05}
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlmodel import col, select
@@ -24,7 +25,7 @@ from worker.loop import Worker
 from worker.plan import AttemptPlan
 from worker.processes import Identity
 
-LONG = {"launcher": "python", "steps": 100, "step_seconds": 0.05}
+LONG: dict[str, Any] = {"launcher": "python", "steps": 100, "step_seconds": 0.05}
 
 
 @pytest.fixture

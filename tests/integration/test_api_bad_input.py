@@ -55,6 +55,9 @@ REFUSED = {
     "launch unknown": ({"kind": "resume", "launch": {"partition": "gpu"}}, "launch.partition"),
     "launch two nodes": ({"kind": "resume", "launch": {"nodes": 2}}, "launch.nodes"),
     "launch ranks differ": ({"kind": "resume", "launch": {"ranks_per_node": 3}}, "launch.ranks_per_node"),
+    "launch no port": ({"kind": "resume", "launch": {"endpoint": "localhost"}}, "launch.endpoint"),
+    "launch port too high": ({"kind": "resume", "launch": {"endpoint": "localhost:65536"}}, "launch.endpoint"),
+    "launch port no text": ({"kind": "resume", "launch": {"endpoint": 29500}}, "launch.endpoint"),
     "launch bool": ({"kind": "resume", "launch": {"nodes": True}}, "launch.nodes"),
     "name too long": ({"kind": "resume", "name": "x" * 201}, "name"),
     "name with control": ({"kind": "resume", "name": "a\u0000b"}, "name"),
@@ -81,7 +84,7 @@ def test_refusal_names_the_field(service: Service, body: dict[str, Any], field: 
 
 
 def test_sound_twin_is_accepted(service: Service) -> None:
-    launch = {"nodes": 1, "ranks_per_node": 2}
+    launch = {"nodes": 1, "ranks_per_node": 2, "endpoint": "127.0.0.1:0"}
     assert service.post("/runs", {**parity(updates=1), "launch": launch}).status_code == 201
 
 

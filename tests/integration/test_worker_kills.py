@@ -85,9 +85,9 @@ def test_unfinished_kill_is_confirmed_by_signals(tmp_path: Path) -> None:
     kills_path(paths, "killed").write_text(json.dumps([{"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": False}]))
     killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     killer.confirm({0: None, 1: None})
-    assert not killer.killed
+    before = killer.killed
     killer.confirm({0: 9, 1: 9})
-    assert killer.killed
+    assert (before, killer.killed) == (False, True)
     assert load_kills(kills_path(paths, "killed"))[0] == Kill(attempt=1, ranks=[0, 1], at=2.0, hit=True)
 
 

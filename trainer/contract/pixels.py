@@ -21,8 +21,10 @@ BACKGROUND: Final = (255, 255, 255)
 """What transparent pixels stand on: white."""
 
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""What Pillow may open, by content (multi-picture JPEG included): formats whose header bounds the memory of decoding. (TIFF tiles, AVIF streams and
-the text variants of PPM do not keep to the size their header states; vector formats and HEIC need foreign code.)"""
+"""What Pillow may open, by content (multi-picture JPEG included): formats whose header bounds the memory of decoding.
+
+TIFF tiles, AVIF streams and the text variants of PPM do not keep to the size their header states; vector formats and
+HEIC need foreign code."""
 
 ORIENTATION_TAG: Final = 0x0112
 UPRIGHT: Final = {

@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 from app.clock import now
 from app.runs.models import Run
@@ -11,8 +12,9 @@ from trainer.contract.kinds import StagePlan
 from worker.plan import plan_attempt
 
 
-def run(**known: object) -> Run:
-    return Run(**{"id": 7, "kind": "x", "params": {"world_size": 3}, "created_at": now(), "device": "cpu", **known})
+def run(**known: Any) -> Run:
+    facts: dict[str, Any] = {"id": 7, "kind": "x", "params": {"world_size": 3}, "created_at": now(), "device": "cpu"}
+    return Run(**{**facts, **known})
 
 
 def stage(launcher: str = "torchrun") -> StagePlan:

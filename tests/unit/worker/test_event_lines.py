@@ -86,11 +86,10 @@ def test_rank_state_follows_events() -> None:
     start = event("start", pid=77, host="h", device="cpu", backend="gloo", world_size=2, versions={})
     _, heard = read(start, event("phase", phase="train", step=5), event("progress", done=5, total=10, unit="updates"))
     assert (heard.pid, heard.host, heard.device, heard.phase, heard.step) == (77, "h", "cpu", "train", 5)
-    assert heard.progress == (5, 10, "updates")
+    assert heard.progress == (5.0, 10.0, "updates")
     assert heard.started_at == 2.0
-    assert not heard.ended
-    _, heard = read(event("end"))
-    assert heard.ended
+    _, ended = read(event("end"))
+    assert (heard.ended, ended.ended) == (False, True)
     assert heard.phase == "end"
 
 

@@ -136,7 +136,7 @@ def tear(context: StageContext, _value: str) -> None:
     os._exit(3)
 
 
-ACTS = {
+ACTS: dict[str, Callable[[StageContext, str], None]] = {
     "exit": leave,
     "raise": fail,
     "oom": run_out_of_memory,
