@@ -12,6 +12,7 @@ from trainer.contract.events import encode_number
 
 MAX_POINTS: Final = 100_000
 DEFAULT_POINTS: Final = 2_000
+FEWEST_POINTS: Final = 2
 KEPT_PER_BUCKET: Final = 4
 
 Place = tuple[str, int, str, int]
@@ -76,20 +77,28 @@ def _series(place: Place, points: Points, max_points: int) -> dict[str, Any]:
 
 
 def thin(values: Sequence[float | None], most: int) -> Sequence[int]:
-    """Return the indices to keep, in order, at most `most` (at least 8): all when they fit.
+    """Return the indices to keep, in order, at most `most` (at least 2): all when they fit.
 
     Equal stretches keep their first point, their smallest and largest finite value and their first non-finite or null
-    point; the last point of all stays too.
+    point; the last point of all stays too. Where fewer than 5 points may stay, the extremes go first.
     """
-    count, most = len(values), max(most, 8)
+    count, most = len(values), max(most, FEWEST_POINTS)
     if count <= most:
         return range(count)
+    if most <= KEPT_PER_BUCKET:
+        return sorted(_most_telling(values, most))
     buckets = (most - 1) // KEPT_PER_BUCKET
     kept = {count - 1}
     for bucket in range(buckets):
         stretch = range(bucket * count // buckets, (bucket + 1) * count // buckets)
         kept |= _worth_keeping(values, stretch)
     return sorted(kept)
+
+
+def _most_telling(values: Sequence[float | None], most: int) -> list[int]:
+    finite = [(value, index) for index, value in enumerate(values) if value is not None and math.isfinite(value)]
+    extremes = [min(finite)[1], max(finite)[1]] if finite else []
+    return list(dict.fromkeys([*extremes, 0, len(values) - 1]))[:most]
 
 
 def _worth_keeping(values: Sequence[float | None], stretch: range) -> set[int]:

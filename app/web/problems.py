@@ -112,20 +112,27 @@ def from_service(error: ServiceError) -> Problem:
 
 def from_validation(error: RequestValidationError) -> Problem:
     """Return the problem that names every field of a request that does not fit the schema."""
-    errors = [{"field": _field(item["loc"]), "message": _sentence(item)} for item in error.errors()]
+    errors = [{"field": _field(item), "message": _sentence(item)} for item in error.errors()]
     detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors)
     return Problem(422, "invalid", detail or "the request does not fit the schema", title="Refused", errors=errors)
 
 
-def _field(location: Sequence[Any]) -> str:
+def _field(item: Mapping[str, Any]) -> str:
     # The first part says where it was found (body, query, path); only a field's own name helps the reader.
-    parts = [str(part) for part in location]
-    return ".".join(parts[1:]) or parts[0]
+    where, *parts = (str(part) for part in item["loc"])
+    if item["type"] == "json_invalid":  # the second part is a place in the text
+        return where
+    if where == "query":  # which of several values it was says nothing that the message does not
+        parts = parts[:1]
+    return ".".join(parts) or where
 
 
 def _sentence(item: Mapping[str, Any]) -> str:
     if item["type"] == "json_invalid":
-        return f"not valid JSON: {item.get('ctx', {}).get('error', item['msg'])}"
+        place = item["loc"][-1]
+        return f"not valid JSON: {item.get('ctx', {}).get('error', item['msg'])} (at character {place})"
+    if item["type"] == "model_attributes_type":
+        return "must be a JSON object, sent as application/json"
     if item["type"] == "missing":
         return "is missing"
     return str(item["msg"]).removeprefix("Value error, ")
@@ -133,8 +140,17 @@ def _sentence(item: Mapping[str, Any]) -> str:
 
 def from_http(error: HTTPException) -> Problem:
     """Return the problem for an error the framework raised."""
+    if error.status_code == HTTPStatus.BAD_REQUEST and isinstance(error.__cause__, (ValueError, RecursionError)):
+        return _unreadable_body()
     code = CODES.get(error.status_code, "error")
     return Problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+def _unreadable_body() -> Problem:
+    # The framework has a 422 only for faults of JSON's grammar; what Python's parser gives up on is the same fault.
+    message = "cannot be read as JSON: nested too deeply, a number with thousands of digits, or not UTF-8"
+    errors = [{"field": "body", "message": message}]
+    return Problem(422, "invalid", f"body: {message}", title="Refused", errors=errors)
 
 
 def problem_of(error: Exception) -> Problem:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from app.runs.catalogue import kind_documents
 from app.runs.compare import compare, read_ids
+from app.runs.series import FEWEST_POINTS
 from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
 
@@ -24,7 +25,7 @@ def compare_runs(
     session: ReadSession,
     settings: AppSettings,
     ids: Annotated[str, Query(max_length=400, examples=["1,2"])],
-    max_points: Annotated[int, Query(ge=8, le=5000)] = 500,
+    max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=5000)] = 500,
 ) -> Response:
     """Put two to ten runs side by side: parameters, checks, summaries, metrics."""
     return reply(compare(session, settings.runs_dir, read_ids(ids), max_points))

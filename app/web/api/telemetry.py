@@ -12,7 +12,7 @@ from app.db import read_session
 from app.runs.cursor import Cursor, decode
 from app.runs.events import EVENTS_LIMIT, events, malformed_lines
 from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
-from app.runs.series import DEFAULT_POINTS, MAX_POINTS, metrics
+from app.runs.series import DEFAULT_POINTS, FEWEST_POINTS, MAX_POINTS, metrics
 from app.runs.store import LARGEST_ID, get_run
 from app.web.api.replies import AppSettings, ReadSession, reply
 from app.web.api.schemas import EventList, Items, LogPiece, answers
@@ -60,7 +60,7 @@ def list_metrics(
     session: ReadSession,
     key: Annotated[list[str] | None, Query(max_length=100)] = None,
     rank: RankNumber | None = None,
-    max_points: Annotated[int, Query(ge=8, le=MAX_POINTS)] = DEFAULT_POINTS,
+    max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=MAX_POINTS)] = DEFAULT_POINTS,
 ) -> Response:
     """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch."""
     get_run(session, run_id)

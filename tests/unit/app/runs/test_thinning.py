@@ -11,10 +11,10 @@ from app.runs.series import thin
 NUMBERS = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.none())
 
 
-@given(st.lists(NUMBERS, max_size=600), st.integers(8, 120))
+@given(st.lists(NUMBERS, max_size=600), st.integers(2, 120))
 def test_kept_points_are_few_and_ordered(values: list[float | None], most: int) -> None:
     kept = list(thin(values, most))
-    assert len(kept) <= max(most, 8)
+    assert len(kept) <= most
     assert kept == sorted(set(kept))
     assert all(0 <= index < len(values) for index in kept)
 
@@ -26,6 +26,18 @@ def test_extremes_and_ends_stay(values: list[float | None], most: int) -> None:
     assert max(numbers) in kept
     assert min(numbers) in kept
     assert (kept[0], kept[-1]) == (values[0], values[-1])
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60), st.integers(2, 7))
+def test_fewest_points_are_extremes(values: list[float | None], most: int) -> None:
+    kept = [values[index] for index in thin(values, most)]
+    numbers = [value for value in values if value is not None]
+    assert {min(numbers), max(numbers)} <= set(kept)
+
+
+def test_ends_stay_where_four_may() -> None:
+    assert list(thin([5.0, 9.0, 7.0, 1.0, 5.0], 4)) == [0, 1, 3, 4]
+    assert list(thin([None] * 5, 4)) == [0, 4]
 
 
 def test_short_series_is_untouched() -> None:
