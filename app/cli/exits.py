@@ -31,7 +31,18 @@ class CommandError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.document = document or {"error": message}
+        self.document = document or problem(code, message)
+
+
+def problem(code: Exit, message: str) -> dict[str, Any]:
+    """Return an error of the command itself in the form in which the service tells its own."""
+    name = code.name.lower()
+    return {
+        "type": f"urn:ddp-audit:problem:{name}",
+        "title": name.replace("_", " ").capitalize(),
+        "detail": message,
+        "code": name,
+    }
 
 
 def of_run(run: dict[str, Any]) -> Exit:

@@ -61,18 +61,28 @@ class Reader:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield every line there is now."""
-        run = self.client.get(f"/runs/{self.run_id}")
-        yield from self._lines(run, last=True)
+        yield from self._lines(self._run(), last=True)
 
     def follow(self) -> Iterator[dict[str, Any]]:
         """Yield every line until the run has ended."""
         while True:
-            run = self.client.get(f"/runs/{self.run_id}")
+            run = self._run()
             final = run["state"] in FINAL
             yield from self._lines(run, last=final)
             if final:
                 return
             time.sleep(POLL_SECONDS)
+
+    def _run(self) -> dict[str, Any]:
+        """Return the run. Raises CommandError when it can never have the rank or the stage that was asked for."""
+        run: dict[str, Any] = self.client.get(f"/runs/{self.run_id}")
+        stages, ranks = [stage["name"] for stage in run["stages"]], run["params"]["world_size"]
+        if self.rank is not None and self.rank >= ranks:
+            raise CommandError(Exit.NOT_FOUND, f"run {self.run_id} has no rank {self.rank}, only 0 to {ranks - 1}")
+        if stages and self.stage not in {None, *stages}:
+            known = ", ".join(dict.fromkeys(stages))
+            raise CommandError(Exit.NOT_FOUND, f"run {self.run_id} has no stage {self.stage!r}, only {known}")
+        return run
 
     def _lines(self, run: dict[str, Any], *, last: bool) -> Iterator[dict[str, Any]]:
         for stage in run["stages"]:

@@ -1,14 +1,14 @@
 """The command `ddp-audit`: every command registered, errors turned into exit codes, heavy imports left for later."""
 
 import sys
-from typing import Final
+from typing import Any, Final
 
 import typer
 from typer import _click
 
 from app.cli import checking, following, housekeeping, keeping, predicting, reading, running, serving, sharing
 from app.cli.client import close_clients
-from app.cli.exits import CommandError, Exit
+from app.cli.exits import CommandError, Exit, problem
 from app.cli.output import emit, note
 
 app: Final = typer.Typer(
@@ -38,22 +38,23 @@ def _run(arguments: list[str]) -> int:
         return app(arguments, prog_name="ddp-audit", standalone_mode=False) or Exit.OK
     except _click.exceptions.ClickException as error:
         error.show()
-        return Exit.USAGE
+        return _answer(problem(Exit.USAGE, error.format_message()), Exit.USAGE, arguments)
     except CommandError as error:
-        return _tell(error, arguments)
+        note(f"ddp-audit: {error.message}")
+        return _answer(error.document, error.code, arguments)
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
-        return Exit.INTERRUPTED
+        return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
         return Exit.OK
 
 
-def _tell(error: CommandError, arguments: list[str]) -> int:
-    note(f"ddp-audit: {error.message}")
+def _answer(document: dict[str, Any], code: int, arguments: list[str]) -> int:
+    """Print what went wrong where a program waits for one document, and return the exit code."""
     if "--json" in arguments:
-        emit(error.document)
-    return error.code
+        emit(document)
+    return code
 
 
 if __name__ == "__main__":

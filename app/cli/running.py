@@ -64,7 +64,7 @@ def read_params(words: list[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=str)  # NaN and Infinity stay words, which every number refuses
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -85,7 +85,8 @@ def test_service_and_directory_answer_alike(
 def test_unreachable_service_is_seven(tmp_path: Path) -> None:
     done = call("list", "--json", data_dir=tmp_path, DDP_AUDIT_HOST="127.0.0.1", DDP_AUDIT_PORT="1")
     assert done.returncode == 7
-    assert "127.0.0.1:1" in done.document["error"]
+    assert "127.0.0.1:1" in done.document["detail"]
+    assert done.document["code"] == "unreachable"
 
 
 def test_tokens_are_sent(tmp_path: Path) -> None:
@@ -114,6 +115,8 @@ def test_tokens_are_sent(tmp_path: Path) -> None:
         (("run", "token-parity", "-p", "seed=1", "-p", "seed=2"), 2),
         (("show", "999"), 6),
         (("logs", "999"), 6),
+        (("logs", "1", "--rank", "2"), 6),
+        (("logs", "1", "--stage", "nowhere"), 6),
         (("cancel", "999"), 6),
         (("verify", "999"), 6),
         (("figures", "999"), 6),
@@ -131,6 +134,27 @@ def test_exit_code_tells_what_is_wrong(
     assert done.returncode == code, done.stderr
     assert done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("show",), "usage"),
+        (("show", "x"), "usage"),
+        (("clean", "--scope", "all"), "usage"),
+        (("run", "token-parity", "-p", "updates"), "usage"),
+        (("run", "token-parity", "-p", "updates=0"), "invalid_params"),
+        (("logs", "1", "--rank", "2"), "not_found"),
+        (("verify", "999"), "not_found"),
+        (("show", "999"), "unknown_run"),
+    ],
+    ids=str,
+)
+def test_refusal_is_one_document(data_dir: Path, ended: dict[str, int], arguments: tuple[str, ...], code: str) -> None:
+    done = call(*arguments, "--json", data_dir=data_dir)
+    assert done.document["code"] == code
+    assert done.document["detail"] in done.stderr
+    assert not call(*arguments, data_dir=data_dir).stdout
 
 
 def test_refusal_names_the_field_on_stderr(data_dir: Path) -> None:
