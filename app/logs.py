@@ -50,6 +50,11 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        # A server that was started with its own configuration in this process has given these its level and handlers.
+        logger = logging.getLogger(name)
+        logger.handlers[:], logger.propagate, logger.disabled = [], True, False
+        logger.setLevel(logging.NOTSET)
     for name in ("httpx", "httpcore", "alembic"):  # httpx writes whole addresses, the webhook's among them
         logging.getLogger(name).setLevel(logging.WARNING)
 

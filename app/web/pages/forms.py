@@ -1,5 +1,6 @@
 """A form out of a kind's JSON Schema: fields with their presets, and entered text back into typed values."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ def plain(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -109,4 +112,13 @@ def _value(prop: Mapping[str, Any], text: str) -> Any:
         return float(text)
     if "boolean" in types:
         return BOOLEANS.get(text.lower(), text)
+    if {"object", "array"} & set(types):
+        return _structure(text)
     return text
+
+
+def _structure(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

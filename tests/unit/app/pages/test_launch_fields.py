@@ -14,6 +14,7 @@ SCHEMA: dict[str, Any] = {
         "rate": {"type": "number", "exclusiveMinimum": 0},
         "share": {"type": "boolean"},
         "mode": {"$ref": "#/$defs/Mode", "title": "Mode"},
+        "table": {"type": "object"},
         "extra": {"anyOf": [{"type": "integer", "minimum": 5}, {"type": "null"}]},
     },
 }
@@ -43,6 +44,8 @@ def test_fields_say_what_is_allowed() -> None:
         ("share", "perhaps", "perhaps"),
         ("mode", "b", "b"),
         ("extra", "9", 9),
+        ("table", '{"a": [1]}', {"a": [1]}),
+        ("table", "{a", "{a"),
         ("unknown", "1", "1"),
     ],
 )
