@@ -114,7 +114,8 @@ def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
         return
     say_checks(result)
     environment = result["environment"]
-    say(f"{environment['world_size']} ranks on {environment['device']} over {environment['backend']}")
+    unproven = "" if environment["backend"] == "nccl" else "; NCCL was not validated"
+    say(f"{environment['world_size']} ranks on {environment['device']} over {environment['backend']}{unproven}")
     say(f"run {run['id']}: verdict {run['verdict']}")
 
 
