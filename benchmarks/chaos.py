@@ -8,10 +8,7 @@ round did not hold.
 """
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
 import random
 import signal
 import socket
@@ -28,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.runs.models import Run
 from app.runs.states import State
+from benchmarks.machine import header
 from tests.support.worker_lab import ROOT, Lab, open_lab
 from worker import processes
 from worker.processes import Identity
@@ -99,7 +97,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="repeat this round alone")
     options = parser.parse_args()
     numbers = [options.only] if options.only is not None else list(range(1, options.rounds + 1))
-    print(header(options.seed, len(numbers)))
+    print(table_head(options.seed, len(numbers)))
     held = 0
     with tempfile.TemporaryDirectory(prefix="ddp-audit-chaos-") as folder, open_lab(Path(folder), **SETTINGS) as lab:
         service = Service(lab)
@@ -114,14 +112,10 @@ def main() -> int:
     return 0 if held == len(numbers) else 1
 
 
-def header(seed: int, rounds: int) -> str:
+def table_head(seed: int, rounds: int) -> str:
     """Return machine, versions, n and the head of the table."""
-    return (
-        f"# {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} "
-        f"{platform.release()}, python {platform.python_version()}, torch {importlib.metadata.version('torch')}\n"
-        f"# n={rounds}, seed {seed}\n"
-        f"round  {'deed':<34} {'moment':>7}  {'outcome':<26} rank  judgement"
-    )
+    columns = f"round  {'deed':<34} {'moment':>7}  {'outcome':<26} rank  judgement"
+    return f"{header(f'n = {rounds}, seed {seed}', 'torch')}\n{columns}"
 
 
 def draw(seed: int, number: int) -> Round:

@@ -11,7 +11,6 @@ For every model size, with SGD momentum, on a fresh temporary folder, medians ov
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -27,10 +26,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from benchmarks.machine import header
 from trainer.common.checkpoints.identity import Identity
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.checkpoints.store import CheckpointStore
-from trainer.common.machine import cpu_model
 
 EVERY = 4
 WIDTH = 256
@@ -43,8 +42,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=24)
     parser.add_argument("--parameters", type=int, nargs="+", default=[282_628, 8_000_000])
     options = parser.parse_args()
-    print(f"machine: {cpu_model()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.platform()}")
-    print(f"python {platform.python_version()}, torch {torch.__version__}, n = {options.repeats}, medians")
+    print(header(f"n = {options.repeats}, medians", "torch"))
     print(f"ranks: {options.ranks} (gloo, one thread each)")
     with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-") as folder:
         spawn(measure, args=(options, folder), nprocs=options.ranks)  # type: ignore[no-untyped-call]

@@ -16,17 +16,17 @@ import asyncio
 import io
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from PIL import Image
+
+from benchmarks.machine import header
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BOUNDARY = "benchmark-boundary"
@@ -166,18 +166,11 @@ async def client(port: int, request: bytes, until: float, latencies: list[float]
 
 
 def report(measured: dict[int, list[dict[str, float]]]) -> None:
-    packages = ("torch", "pillow", "fastapi", "uvicorn")
-    versions = ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)])
-    print(f"{cpu_name()}, {os.cpu_count()} cores; {versions}")
+    print(header("medians of rounds", "torch", "pillow", "fastapi", "uvicorn"))
     print("clients  requests/s  p50 ms  p95 ms   n (medians of rounds; n over all)")
     for clients, results in measured.items():
         rate, p50, p95 = (statistics.median(result[key] for result in results) for key in ("rate", "p50", "p95"))
         print(f"{clients:7d}  {rate:10.0f}  {p50:6.2f}  {p95:6.2f}  {sum(int(result['n']) for result in results)}")
-
-
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 if __name__ == "__main__":

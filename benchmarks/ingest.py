@@ -5,11 +5,8 @@ Measures `worker.intake` as the worker uses it: real files, real database, every
 """
 
 import argparse
-import importlib.metadata
 import os
-import platform
 import resource
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -26,6 +23,7 @@ from app.runs import queue
 from app.runs.models import StageAttempt
 from app.schema import migrate
 from app.settings import Settings
+from benchmarks.machine import header
 from trainer.contract.paths import RunPaths
 from worker.intake import Intake
 
@@ -60,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print(header(options.repeat))
+    print(header(f"n = {options.repeat}, process pinned to one core", "orjson", "sqlalchemy"))
     rounds = [round_of(options.events) for _ in range(options.repeat)]
     for name, rates in (("core", [item.core for item in rounds]), ("wall", [item.wall for item in rounds])):
         median = statistics.median(rates)
@@ -72,16 +70,6 @@ def main() -> None:
             f"memory            {found.before:.0f} MB before, {found.peak:.0f} MB peak over {options.memory_events:,} "
             f"events: {found.peak / TARGET_MEGABYTES:.2f} of {TARGET_MEGABYTES} MB ({found.core:,.0f} events/s of core)"
         )
-
-
-def header(repeat: int) -> str:
-    """Return machine, versions and n."""
-    version = importlib.metadata.version
-    return (
-        f"# {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} "
-        f"{platform.release()}\n# python {platform.python_version()}, sqlite {sqlite3.sqlite_version}, "
-        f"orjson {version('orjson')}, sqlalchemy {version('sqlalchemy')}; n={repeat}, process pinned to one core"
-    )
 
 
 def round_of(events: int) -> Round:

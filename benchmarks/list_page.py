@@ -1,12 +1,14 @@
 """How long a page of the list of runs takes with 10,000 runs and 1,000,000 events in the database.
 
-    python benchmarks/list_page.py [--runs 10000] [--events 1000000] [--requests 300]
+    python benchmarks/list_page.py [--runs 10000] [--events 1000000] [--points 100000] [--requests 300]
 
-Prints the median and the 95th percentile of `GET /api/v1/runs` (first page, a page far back, filtered, searched) over
-a socket of this machine, service and client in one process.
+Prints the median and the 95th percentile of the list (first page, a page far back, filtered, searched; API and page),
+of one run's page and metrics, and the rate of its export, over a socket of this machine, service and client in one
+process.
 """
 
 import argparse
+import math
 import sqlite3
 import statistics
 import sys
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from app.runs.metrics import pack
 from app.schema import migrate
 from app.settings import Settings
+from benchmarks.machine import header
 from tests.support.service import Service, running_service
 from trainer.contract.kinds import kinds
 
@@ -60,15 +63,46 @@ def fill(settings: Settings, runs: int, events: int) -> None:
     connection.close()
 
 
-def measure(service: Service, requests: int, **params: Any) -> tuple[float, float]:
+def add_long_run(settings: Settings, points: int) -> int:
+    """Turn the newest run into one with `points` points of one metric, in chunks of 1,000; return its number."""
+    connection = sqlite3.connect(settings.data_dir / "ddp-audit.db")
+    run_id = int(connection.execute("SELECT max(id) FROM run").fetchone()[0])
+    for table in ("metric_chunk", "run_event"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+    events = (
+        (run_id, 1 + step, "distributed", 1, 0, "metrics", orjson.dumps(
+            {"seq": step, "t": 1.7e9 + step, "type": "metrics", "step": step, "values": {"loss": math.sin(step)}}
+        ).decode())
+        for step in range(points)
+    )  # fmt: skip
+    connection.executemany("INSERT INTO run_event VALUES (?,?,?,?,?,?,?)", events)
+    chunks = (
+        (run_id, 1 + start, "loss", 0, "distributed", 1, 1000, pack(steps), pack([math.sin(step) for step in steps]))
+        for start in range(0, points, 1000)
+        for steps in [[float(step) for step in range(start, start + 1000)]]
+    )
+    connection.executemany("INSERT INTO metric_chunk VALUES (?,?,?,?,?,?,?,?,?)", chunks)
+    connection.commit()
+    connection.close()
+    return run_id
+
+
+def measure(service: Service, requests: int, path: str, **params: Any) -> tuple[float, float]:
     """Return (median, 95th percentile) in milliseconds."""
     times = []
     for _ in range(requests):
         began = time.perf_counter()
-        answer = service.get("/runs", params=params)
+        answer = service.http.get(path, params=params)
         times.append((time.perf_counter() - began) * 1000)
-        assert answer.status_code == 200
+        assert answer.status_code == 200, answer.text
     return statistics.median(times), statistics.quantiles(times, n=20)[-1]
+
+
+def export_rate(service: Service, run_id: int) -> float:
+    """Return rows a second of the CSV export of one run."""
+    began = time.perf_counter()
+    rows = service.http.get(f"/api/v1/runs/{run_id}/export", params={"format": "csv"}).text.count("\n")
+    return rows / (time.perf_counter() - began)
 
 
 def main() -> None:
@@ -76,24 +110,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--points", type=int, default=100_000, help="points of the long run's metric")
     parser.add_argument("--requests", type=int, default=300)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         fill(settings, options.runs, options.events)
+        run_id = add_long_run(settings, options.points)
+        print(header(f"n = {options.requests} requests each", "fastapi", "uvicorn", "sqlalchemy"))
+        print(f"# {options.runs} runs, {options.events} events, {options.points} points in run {run_id}")
         with running_service(settings) as service:
-            back = service.get("/runs", params={"limit": 200}).json()["next_cursor"]
-            cases: dict[str, dict[str, Any]] = {
-                "first page of 50": {},
-                "page further back": {"cursor": back},
-                "state and kind": {"state": "failed", "kind": "resume"},
-                "tag": {"tag": "tag-3"},
-                "search, last match": {"q": "nightly 17"},
-            }
-            print(f"{options.runs} runs, {options.events} events, n = {options.requests} requests each")
-            for name, params in cases.items():
-                median, late = measure(service, options.requests, **params)
-                print(f"{name:24s} median {median:6.1f} ms   p95 {late:6.1f} ms")
+            for name, path, params in cases(service, run_id):
+                median, late = measure(service, options.requests, path, **params)
+                print(f"{name:34s} median {median:6.1f} ms   p95 {late:6.1f} ms")
+            rates = [export_rate(service, run_id) for _ in range(5)]
+            print(f"{'export, CSV':34s} median {statistics.median(rates):,.0f} rows/s (n = 5)")
+
+
+def cases(service: Service, run_id: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return (name, path, query) of everything timed."""
+    api = "/api/v1/runs"
+    back = service.get("/runs", params={"limit": 200}).json()["next_cursor"]
+    return [
+        ("API: first page of 50", api, {"limit": 50}),
+        ("API: page further back", api, {"cursor": back}),
+        ("API: state and kind", api, {"state": "failed", "kind": "resume"}),
+        ("API: tag", api, {"tag": "tag-3"}),
+        ("API: search", api, {"q": "nightly 17"}),
+        ("API: metrics, 2,000 of all points", f"{api}/{run_id}/metrics", {"key": "loss", "max_points": 2000}),
+        ("page: list", "/runs", {}),
+        ("page: list, filtered", "/runs", {"state": "failed", "kind": "resume"}),
+        ("page: run", f"/runs/{run_id}", {}),
+    ]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ from pathlib import Path
 import httpx
 import psutil
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.machine import header
+
 COMMAND = Path(sys.executable).with_name("ddp-audit")
 
 
@@ -63,7 +67,7 @@ def main() -> None:
         subprocess.run([str(COMMAND), "--help"], stdout=subprocess.DEVNULL, check=True, env=os.environ)
         times.append(time.perf_counter() - began)
     first, page, memory, used = (statistics.median(column) for column in zip(*measured, strict=True))
-    print(f"n = {options.starts} starts, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(header(f"n = {options.starts} starts, medians", "fastapi", "uvicorn", "sqlmodel"))
     print(f"first answer {first:.2f} s   first page {page:.2f} s   resident {memory:.0f} MiB   processor {used:.2f} s")
     print(f"ddp-audit --help {statistics.median(times):.2f} s")
 

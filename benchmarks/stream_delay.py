@@ -2,8 +2,8 @@
 
     python benchmarks/stream_delay.py [--seconds 10] [--rate 200] [--streams 5]
 
-Events are stored in batches at the worker's pace, so the wait for the next batch is part of the delay; a real service
-streams them to real clients. Prints median, 95th percentile and maximum.
+Lines are written to a rank's file one by one, the worker's own intake takes them into the database turn by turn, and a
+real service streams them to real clients over sockets. Prints median, 95th percentile and maximum.
 """
 
 import argparse
@@ -17,11 +17,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.db import write_session
+from app.runs.models import Run
 from app.settings import Settings
-from tests.support.pages_data import add_events, add_run, add_stages
+from benchmarks.machine import header
+from tests.support.pages_data import add_run, add_stages
 from tests.support.service import Service, messages, running_service
+from trainer.contract.events import EventWriter
+from trainer.contract.paths import RunPaths
+from worker.intake import Intake
 
-INGEST_SECONDS = 0.1
+TURN_SECONDS = 0.1
 """The worker's turn while a run is going on."""
 
 
@@ -37,16 +42,43 @@ def follow(service: Service, run_id: int, delays: list[float], count: int) -> No
                 return
 
 
-def feed(service: Service, run_id: int, rate: int, seconds: float) -> None:
-    """Store events at `rate`, in the batches and at the pace the worker stores them in."""
-    began, written = time.time(), 0
-    while written < rate * seconds:
-        time.sleep(INGEST_SECONDS)
-        due = int(min((time.time() - began) * rate, rate * seconds))
-        batch = [{"type": "phase", "phase": "a", "step": n, "t": began + n / rate} for n in range(written, due)]
+def write(path: Path, rate: int, seconds: float) -> None:
+    """Write event lines one by one at `rate`, as a rank does."""
+    writer, began = EventWriter(path), time.time()
+    for number in range(int(rate * seconds)):
+        time.sleep(max(0.0, began + number / rate - time.time()))
+        writer.write("phase", phase="train", step=number)
+    writer.close()
+
+
+def ingest(intake: Intake, count: int) -> None:
+    """Take the lines into the database, turn by turn, until all are there."""
+    taken = 0
+    while taken < count:
+        time.sleep(TURN_SECONDS)
+        intake.pull()
+        taken = sum(cursor.events for cursor in intake._tails.cursors.values())
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[float]:
+    """Return the age in seconds of every event at its arrival, over all streams."""
+    delays: list[float] = []
+    with running_service(Settings(data_dir=folder)) as service:
+        run_id = add_run(service.engine, "running", moves=("starting",))
+        add_stages(service.engine, run_id, {"train": "running"})
+        paths = RunPaths(service.settings.runs_dir / str(run_id)).attempt("train", 1)
         with write_session(service.engine) as session:
-            add_events(session, run_id, "train", batch)
-        written = due
+            session.get_one(Run, run_id).worker_id = "bench"
+        intake = Intake(service.engine, run_id=run_id, worker_id="bench", stage="train", attempt=1, paths=paths)
+        count = int(options.rate * options.seconds)
+        jobs = [threading.Thread(target=follow, args=(service, run_id, delays, count)) for _ in range(options.streams)]
+        jobs.append(threading.Thread(target=ingest, args=(intake, count)))
+        for job in jobs:
+            job.start()
+        write(paths.events(0), options.rate, options.seconds)
+        for job in jobs:
+            job.join(60)
+    return delays
 
 
 def main() -> None:
@@ -56,19 +88,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--streams", type=int, default=5)
     options = parser.parse_args()
-    delays: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, running_service(Settings(data_dir=Path(folder))) as service:
-        run_id = add_run(service.engine, "running", moves=("starting",))
-        add_stages(service.engine, run_id, {"train": "running"})
-        count = int(options.rate * options.seconds)
-        readers = [
-            threading.Thread(target=follow, args=(service, run_id, delays, count)) for _ in range(options.streams)
-        ]
-        for reader in readers:
-            reader.start()
-        feed(service, run_id, options.rate, options.seconds)
-        for reader in readers:
-            reader.join(60)
+    with tempfile.TemporaryDirectory() as folder:
+        delays = measure(options, Path(folder))
+    print(header(f"n = {len(delays)} arrivals", "fastapi", "uvicorn", "orjson"))
     late = statistics.quantiles(delays, n=20)[-1]
     print(f"{options.streams} streams, {options.rate} events/s for {options.seconds:g} s, n = {len(delays)}")
     print(f"median {statistics.median(delays):.3f} s   p95 {late:.3f} s   max {max(delays):.3f} s")
