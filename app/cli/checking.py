@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli.client import local_settings, ready_settings
+from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, RunId, emit, note, say, table
 from app.settings import CHECKOUT
@@ -86,11 +87,13 @@ def check_checkpoints(
     as_json: AsJson = False,
 ) -> int:
     """Read every byte of the checkpoints and compare all digests."""
-    from app.runs.checkpoints import check_checkpoints as check
-
-    runs_dir = ready_settings().runs_dir
-    roots = [run_root(runs_dir, run_id)] if run_id is not None else _run_roots(runs_dir)
-    items = [{"run_id": int(root.name), **item} for root in roots for item in check(root)]
+    client = open_client()
+    numbers = _runs(client) if run_id is None else [run_id]
+    items = [
+        {"run_id": number, **item}
+        for number in numbers
+        for item in _checkpoints(client, number, forgiving=run_id is None)
+    ]
     bad = [item for item in items if not item["valid"]]
     if as_json:
         emit({"ok": not bad, "items": items})
@@ -101,27 +104,29 @@ def check_checkpoints(
     return Exit.NOT_PASSED if bad else Exit.OK
 
 
-def run_root(runs_dir: Path, run_id: int) -> Path:
-    """Return the folder of a run. Raises CommandError when there is none."""
-    root = runs_dir / str(run_id)
-    if not root.is_dir():
-        raise CommandError(Exit.NOT_FOUND, f"run {run_id} has no folder in {runs_dir}")
-    return root
+def _runs(client: Client) -> Iterator[int]:
+    cursor = None
+    while True:
+        page = client.get("/runs", limit=200, cursor=cursor)
+        yield from (run["id"] for run in page["items"])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
 
 
-def _run_roots(runs_dir: Path) -> list[Path]:
-    if not runs_dir.is_dir():
-        return []
-    return sorted((path for path in runs_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+def _checkpoints(client: Client, run_id: int, *, forgiving: bool) -> list[dict[str, Any]]:
+    try:
+        items: list[dict[str, Any]] = client.get(f"/runs/{run_id}/checkpoints")["items"]
+    except CommandError as error:
+        if forgiving and error.code is Exit.NOT_FOUND:  # a run that was never started has no files
+            return []
+        raise
+    return items
 
 
 def verify(run_id: RunId, as_json: AsJson = False) -> int:
     """Repeat the audit of a run from its stored files alone."""
-    from app.runs.verification import own_verifier, verify_files
-
-    root = run_root(ready_settings().runs_dir, run_id)
-    module = own_verifier(root)
-    report = verify_files(root) if module is None else run_module(module, "--run-dir", str(root))[1]
+    report = open_client().get(f"/runs/{run_id}/verification")
     if as_json:
         emit(report)
     else:
@@ -145,17 +150,22 @@ def _say_verification(report: dict[str, Any]) -> None:
 
 
 def figures(run_id: RunId, as_json: AsJson = False) -> None:
-    """Draw the panels of a run's result as SVG and PNG files."""
-    from app.figures.write import write_figures
+    """Draw the panels of a run's result as SVG and PNG files: into its artifacts, those of a service's run here."""
+    from app.figures.write import draw_result
     from trainer.contract.paths import RunPaths
+    from trainer.contract.result import Result
 
-    root = run_root(ready_settings().runs_dir, run_id)
+    client = open_client()
+    document = client.get(f"/runs/{run_id}/result")
+    folder = Path(f"run-{run_id}-figures").absolute()
+    if not client.remote:
+        folder = RunPaths(client.settings.runs_dir / str(run_id)).artifacts / "figures"
     try:
-        paths = write_figures(RunPaths(root))
-    except FileNotFoundError:
-        raise CommandError(Exit.NOT_FOUND, f"run {run_id} has no result to draw") from None
+        paths = draw_result(Result.model_validate(document), folder)
     except ValueError as error:
         raise CommandError(Exit.NOT_PASSED, f"the result of run {run_id} is not valid: {error}") from None
+    except OSError as error:
+        raise CommandError(Exit.FAILED, f"{folder} cannot be written: {error.strerror}") from None
     if as_json:
         emit({"run_id": run_id, "items": [str(path) for path in paths]})
         return

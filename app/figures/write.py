@@ -1,4 +1,4 @@
-"""Writes every panel of a result that can be drawn as SVG and PNG into the run's artifacts."""
+"""Writes every panel of a result that can be drawn as SVG and PNG."""
 
 import io
 import re
@@ -18,12 +18,12 @@ FORMATS: Final = ("svg", "png")
 
 
 def write_figures(paths: RunPaths) -> list[Path]:
-    """Draw the run's result into `artifacts/figures` and return the files, in the order of the panels.
+    """Draw the run's result into `artifacts/figures`. Raises OSError or ValueError when there is no readable result."""
+    return draw_result(Result.load(paths.result), paths.artifacts / "figures")
 
-    Raises OSError or ValueError when there is no readable result.
-    """
-    result = Result.load(paths.result)
-    folder = paths.artifacts / "figures"
+
+def draw_result(result: Result, folder: Path) -> list[Path]:
+    """Draw the result into `folder` and return the files, in the order of the panels. Raises OSError."""
     written: list[Path] = []
     # With a fixed salt the same result gives the same bytes; text stays text, and no `$` in it starts a formula.
     with mpl.rc_context({"svg.hashsalt": "ddp-audit", "svg.fonttype": "none", "text.parse_math": False}):

@@ -1,19 +1,56 @@
-"""Repeating the verdict of a run from its stored files, for kinds that bring no verifier of their own."""
+"""Repeating the verdict of a run from its stored files, by the kind's own verifier where it brings one."""
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from app.runs.artifacts import artifact_path
 from app.runs.checkpoints import check_checkpoints
 from app.runs.errors import NotFound
+from app.settings import CHECKOUT, harmless
 from trainer.contract.config import RunConfig
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import ImagesPanel, Result, Verdict
+
+VERIFIER_SECONDS: Final = 100.0
+
+
+def run_folder(runs_dir: Path, run_id: int) -> Path:
+    """Return the folder of a run. Raises NotFound when there is none."""
+    folder = runs_dir / str(run_id)
+    if not folder.is_dir():
+        raise NotFound("no_files", f"run {run_id} has no files: it has not been started, or they were removed")
+    return folder
+
+
+def verify_run(run_root: Path) -> dict[str, Any]:
+    """Return what the kind's own verifier says, which runs as a process of its own, else what `verify_files` says."""
+    module = own_verifier(run_root)
+    if module is None:
+        return verify_files(run_root)
+    argv = [sys.executable, "-m", module, "--run-dir", str(run_root)]
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=CHECKOUT,
+            env=harmless(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=VERIFIER_SECONDS,
+            check=False,
+        )
+        report: dict[str, Any] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        why = "was not done in time" if isinstance(error, subprocess.TimeoutExpired) else "gave no answer"
+        return {"ok": False, "rows": [], "problems": [f"{module} {why}"], "pass_line": None}
+    return report
 
 
 def own_verifier(run_root: Path) -> str | None:

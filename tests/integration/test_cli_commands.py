@@ -14,7 +14,7 @@ from app.schema import migrate
 from app.settings import CHECKOUT, Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run, add_stages, save_result, write_log
-from tests.support.results import make_result
+from tests.support.results import every_panel, make_result
 from tests.support.service import running_service
 from trainer.contract.kinds import kinds
 
@@ -44,7 +44,7 @@ def ended(data_dir: Path, engine: Engine) -> dict[str, int]:
     write_log(settings, passed, "distributed", 0, "zero one\nzero two")
     write_log(settings, passed, "distributed", 1, "\x1b[31mone\n", stream="stderr")
     failed = add_run(engine, "succeeded", verdict="fail", reason="completed", params={"seed": 48})
-    save_result(settings, failed, make_result(error=0.5))
+    save_result(settings, failed, make_result(error=0.5, panels=every_panel()))
     crashed = add_run(engine, "failed", reason="rank_exit", diagnosis="rank 1 left with code 3")
     return {"passed": passed, "failed": failed, "crashed": crashed}
 
@@ -59,6 +59,12 @@ READS = [
     ("logs", "1", "--rank", "1", "--stage", "distributed"),
     ("compare", "1", "2"),
     ("compare", "1", "1"),
+    ("verify", "1"),
+    ("verify", "2"),
+    ("verify", "999"),
+    ("check-checkpoints", "1"),
+    ("check-checkpoints",),
+    ("figures", "999"),
     ("cancel", "1"),
     ("retry", "1", "--resume"),
     ("list", "--state", "asleep"),
@@ -80,6 +86,17 @@ def test_service_and_directory_answer_alike(
     assert direct.document == remote.document
     assert direct.returncode == remote.returncode
     assert not (tmp_path / "ddp-audit.db").exists()
+
+
+def test_figures_of_a_service_are_drawn_here(
+    data_dir: Path, ended: dict[str, int], port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    number = str(ended["failed"])
+    here = call("figures", number, "--json", data_dir=tmp_path, DDP_AUDIT_PORT=port).document["items"]
+    there = call("figures", number, "--json", data_dir=data_dir).document["items"]
+    assert {Path(path).parent for path in here} == {tmp_path / f"run-{number}-figures"}
+    assert [Path(path).read_bytes() for path in here] == [Path(path).read_bytes() for path in there]
 
 
 def test_unreachable_service_is_seven(tmp_path: Path) -> None:
@@ -145,7 +162,7 @@ def test_exit_code_tells_what_is_wrong(
         (("run", "token-parity", "-p", "updates"), "usage"),
         (("run", "token-parity", "-p", "updates=0"), "invalid_params"),
         (("logs", "1", "--rank", "2"), "not_found"),
-        (("verify", "999"), "not_found"),
+        (("verify", "999"), "unknown_run"),
         (("show", "999"), "unknown_run"),
     ],
     ids=str,

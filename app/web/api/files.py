@@ -7,8 +7,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
 
 from app.runs.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
+from app.runs.checkpoints import check_checkpoints
 from app.runs.export import MEDIA_TYPES, Format, Table, csv_pieces, json_pieces, parquet_bytes
 from app.runs.store import get_run
+from app.runs.verification import run_folder, verify_run
 from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply, streamed
 from app.web.api.schemas import Items, answers
 
@@ -44,6 +46,20 @@ def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSet
     if kind == UNKNOWN_TYPE:
         headers["Content-Disposition"] = f"attachment; filename*=utf-8''{quote(found.name, safe='')}"
     return FileResponse(found, media_type=kind, headers=headers)
+
+
+@router.get("/verification", responses=answers(404))
+def show_verification(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """Repeat the audit of the run from its stored files alone: `{ok, rows, problems, pass_line, ...}`."""
+    get_run(session, run_id)
+    return reply(verify_run(run_folder(settings.runs_dir, run_id)))
+
+
+@router.get("/checkpoints", responses=answers(404, model=Items))
+def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+    """List the run's checkpoints, newest first, after comparing every digest."""
+    get_run(session, run_id)
+    return reply({"items": check_checkpoints(run_folder(settings.runs_dir, run_id))})
 
 
 @router.get("/export", responses=answers(404, 406), response_class=Response)
