@@ -82,24 +82,23 @@ def read_crumb(path: Path) -> Crumb | None:
             return None
         if len(data) < LAYOUT.size:
             return None
-        generation, pid, at, step, collective, inside, phase, operation = LAYOUT.unpack(data[: LAYOUT.size])
+        generation, *values = LAYOUT.unpack(data[: LAYOUT.size])
         if generation and not generation % 2:
-            return Crumb(
-                pid=pid,
-                time=at,
-                step=step,
-                collective=collective,
-                inside=bool(inside),
-                phase=phase.rstrip(b"\0").decode(errors="replace"),
-                operation=operation.rstrip(b"\0").decode(errors="replace"),
-            )
+            break
+    if not generation:
+        return None  # created, and nothing written yet
     # A rank killed in the middle of a write leaves an odd generation for ever: better a torn position than none.
+    pid, at, step, collective, inside, phase, operation = values
     return Crumb(
         pid=pid,
         time=at,
         step=step,
         collective=collective,
         inside=bool(inside),
-        phase=phase.rstrip(b"\0").decode(errors="replace"),
-        operation=operation.rstrip(b"\0").decode(errors="replace"),
+        phase=_text(phase),
+        operation=_text(operation),
     )
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")
