@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Engine
@@ -16,6 +16,7 @@ from worker import records
 from worker.claim import Me
 from worker.executors.base import Executor, Handle
 from worker.facts import Facts, Supervisor, gather, read_json
+from worker.gpus import GpuWatch, by_rank
 from worker.hang import Stop, Watch
 from worker.intake import Intake
 from worker.killer import Killer, course_of
@@ -23,6 +24,7 @@ from worker.log import log
 from worker.plan import plan_attempt, run_paths
 from worker.processes import STOPPED_STATES, Identity, boot_id
 from worker.shim import EXIT_CANNOT_WRITE, EXIT_TAKEN
+from worker.usage import UsageLog
 
 SHIM_START_SECONDS: Final = 2.0
 """A supervisor that an earlier worker was about to start writes shim.json within this time, or never began."""
@@ -41,6 +43,7 @@ class Office:
     executor: Executor
     me: Me
     database_id: str
+    gpus: GpuWatch = field(default_factory=GpuWatch)
 
 
 class Attempt:
@@ -48,6 +51,7 @@ class Attempt:
 
     def __init__(self, office: Office, run: Run, stage: StagePlan, number: int, *, began_at: float) -> None:
         self.office, self.run_id, self.stage, self.number = office, int(run.id or 0), stage, number
+        self._on_gpus = run.device == "cuda"
         self.plan = plan_attempt(run, stage, number, office.settings, office.database_id)
         self.paths = self.plan.paths
         self.began_at = began_at
@@ -67,6 +71,14 @@ class Attempt:
             stage=stage.name,
             attempt=number,
             paths=self.paths,
+        )
+        self._usage = UsageLog(
+            office.engine,
+            run_id=self.run_id,
+            worker_id=office.me.id,
+            stage=stage.name,
+            attempt=number,
+            marker=self.plan.marker,
         )
         self.killer = self._make_killer()
 
@@ -125,6 +137,7 @@ class Attempt:
             self._end(handle)
         elif up_to_date:  # else a rank may seem silent whose events are only not read yet
             stop = self._look_after()
+        self._sample()
         if not handle.alive:
             self._supervisor_ended(handle)
         else:
@@ -183,6 +196,11 @@ class Attempt:
         if self.killer is not None and self.killer.tick(self.plan.marker):
             self._log("killed the ranks on purpose", action="kill")
         return self._watch.check(ranks, self.began_at)
+
+    def _sample(self) -> None:
+        ranks = self._intake.ranks
+        gpus = by_rank(ranks, self.office.gpus.now()) if self._on_gpus else {}
+        self._usage.tick(ranks, gpus)
 
     def _end(self, handle: Handle) -> None:
         if self._term_at is None:

@@ -48,6 +48,10 @@ class Devices:
             return tuple(gpu.index for gpu in self.report.gpus)
         return None if self._has_gpu_files else ()
 
+    def indices(self) -> dict[str, int]:
+        """Return the index of each GPU found, by its uuid without prefix."""
+        return {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in self.report.gpus} if self.report else {}
+
     def poll(self) -> bool:
         """Start the probe if none is under way or done, look whether it is back; True when something new is known."""
         if self.report is not None:
@@ -79,13 +83,12 @@ class Devices:
         return self._busy[1]
 
     def _look(self) -> dict[int, str]:
-        uuids = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in self.report.gpus} if self.report else {}
         memory = _smi("--query-gpu=uuid,memory.used")
         if memory is None:
             used = {gpu.index: gpu.total_bytes - gpu.free_bytes for gpu in self.report.gpus} if self.report else {}
             # The probe's own context is in these figures, so they count only from twice the usual limit on.
             return {gpu: f"{size >> 20} MiB of memory in use" for gpu, size in used.items() if size > 2 * BUSY_BYTES}
-        return in_use(memory, _smi("--query-compute-apps=gpu_uuid,pid") or "", uuids)
+        return in_use(memory, _smi("--query-compute-apps=gpu_uuid,pid") or "", self.indices())
 
     def _begin(self) -> None:
         self._began = time.monotonic()

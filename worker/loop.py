@@ -23,6 +23,7 @@ from worker.claim import Machine, Me
 from worker.devices import Devices
 from worker.executors.base import Executor
 from worker.executors.local import LocalExecutor
+from worker.gpus import GpuWatch
 from worker.intake import LeaseLost
 from worker.job import Job
 from worker.log import configure, log
@@ -51,6 +52,7 @@ class Worker:
             executor=executor or LocalExecutor(),
             me=self._me,
             database_id=records.database_id(self._engine),
+            gpus=GpuWatch(self._devices.indices),
         )
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, int] = {}
@@ -210,6 +212,7 @@ class Worker:
         for run_id in list(self._jobs):
             self._drop(run_id, "the worker ends; the run goes on")
         self._devices.close()
+        self._office.gpus.close()
         self._calmly(lambda: claim.sign_off(self._engine, self._me))
         self._engine.dispose()
         os.close(self._wake_reader)

@@ -45,13 +45,14 @@ def list_runs(
     verdict: Values = None,
     tag: Values = None,
     q: Annotated[str | None, typer.Option("-q", "--query", help="Part of a name, note or tag, or a number.")] = None,
+    sort: Annotated[str, typer.Option(help="newest, oldest, or finished: last to end first.")] = "newest",
     limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, newest first."""
-    given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "q": q, "limit": limit, "cursor": cursor}
-    document = open_client().get("/runs", **given)
+    """List runs, newest first unless told otherwise."""
+    given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "q": q, "sort": sort}
+    document = open_client().get("/runs", **given, limit=limit, cursor=cursor)
     if as_json:
         emit(document)
         return

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Column, ForeignKeyConstraint, Index, LargeBinary, Text
+from sqlalchemy import JSON, BigInteger, Column, ForeignKeyConstraint, Index, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
 from app.db import UtcDateTime
@@ -24,6 +24,7 @@ class Run(SQLModel, table=True):
         Index("ix_run_state_id", "state", "id"),
         Index("ix_run_kind_id", "kind", "id"),
         Index("ix_run_verdict_id", "verdict", "id"),
+        Index("ix_run_finished_at", "finished_at", "id"),
         Index("ux_run_idempotency", "idempotency_key", unique=True),
         {"sqlite_autoincrement": True},
     )
@@ -205,6 +206,26 @@ class MetricChunk(SQLModel, table=True):
     """`count` float64, little endian; null travels as a NaN with its own payload, see `app.runs.metrics`."""
 
 
+class RankUsage(SQLModel, table=True):
+    """What one rank used of its machine at one moment, as the worker saw it from outside."""
+
+    __tablename__ = "rank_usage"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    run_id: int = _run_key()
+    stage: str = Field(primary_key=True)
+    attempt: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    at: float = Field(primary_key=True)
+    """Unix seconds; one moment for all ranks of a look."""
+    cpu_seconds: float
+    """Since the process began: thinning samples out loses no work."""
+    rss_bytes: int = Field(sa_type=BigInteger)
+    gpu_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    """In use on the rank's GPU by whomever; None on a CPU."""
+    gpu_percent: float | None = None
+
+
 class MalformedLine(SQLModel, table=True):
     """A line that is no event, or the torn tail of an ended attempt: kept and shown, never dropped."""
 
@@ -244,6 +265,7 @@ class AuditEntry(SQLModel, table=True):
     """Who launched, cancelled, deleted or changed what."""
 
     __tablename__ = "audit_entry"
+    __table_args__ = (Index("ix_audit_entry_run", "run_id", "id"),)
 
     id: int | None = Field(default=None, primary_key=True)
     at: datetime = Field(sa_type=UtcDateTime)

@@ -11,8 +11,8 @@ from app.clock import now
 from app.db import read_session, write_session
 from app.runs.errors import Conflict, NotFound
 from app.runs.models import AuditEntry, MetricChunk, Run, RunEvent
+from app.runs.ordering import LARGEST_ID
 from app.runs.states import State
-from app.runs.store import LARGEST_ID
 from app.settings import Settings
 
 ROWS_PER_TRANSACTION: Final = 20_000

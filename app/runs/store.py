@@ -1,6 +1,5 @@
 """The read side of runs: the list by keyset, and the document of one run."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,12 +8,12 @@ from sqlalchemy import ColumnElement, func, or_
 from sqlmodel import Session, col, select
 
 from app.runs import serialise
-from app.runs.errors import NotFound, refused
+from app.runs.errors import NotFound
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
+from app.runs.ordering import LARGEST_ID, Order, beyond, restriction, sorted_by, write_cursor
 from app.runs.states import State
 
 PAGE_LIMIT: Final = 200
-LARGEST_ID: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class RunPage:
 
     items: list[dict[str, Any]]
     next_cursor: str | None
-    """For the next, older page; None on the last."""
+    """For the next page; None on the last."""
 
     def document(self) -> dict[str, Any]:
         """Return the page as JSON carries it."""
@@ -44,19 +43,25 @@ class RunPage:
 
 
 def list_runs(
-    session: Session, filters: RunFilters | None = None, *, cursor: str | None = None, limit: int = 50
+    session: Session,
+    filters: RunFilters | None = None,
+    *,
+    order: Order = Order.NEWEST,
+    cursor: str | None = None,
+    limit: int = 50,
 ) -> RunPage:
-    """Return one page of runs, newest first. Raises Refused for a cursor this program did not give."""
-    query = select(Run).where(col(Run.deleting).is_(False), *_conditions(filters or RunFilters()))
+    """Return one page of runs. Raises Refused for a cursor this program did not give for that order."""
+    conditions = [*restriction(order), *_conditions(filters or RunFilters())]
+    query = select(Run).where(col(Run.deleting).is_(False), *conditions)
     if cursor:
-        query = query.where(col(Run.id) < _read_cursor(cursor))
+        query = query.where(beyond(order, cursor))
     limit = max(1, min(limit, PAGE_LIMIT))
-    runs = list(session.exec(query.order_by(col(Run.id).desc()).limit(limit + 1)))
+    runs = list(session.exec(query.order_by(*sorted_by(order)).limit(limit + 1)))
     more, runs = len(runs) > limit, runs[:limit]
     ids = [run.id or 0 for run in runs]
     tags, progress = tags_of(session, ids), _progress_of(session, ids)
     items = [serialise.summary(run, tags.get(run.id or 0, []), progress.get(run.id or 0)) for run in runs]
-    return RunPage(items=items, next_cursor=_write_cursor(ids[-1]) if more else None)
+    return RunPage(items=items, next_cursor=write_cursor(order, runs[-1]) if more else None)
 
 
 def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
@@ -75,21 +80,6 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
             matches.append(col(Run.id) == int(number))
         conditions.append(or_(*matches))
     return conditions
-
-
-def _write_cursor(run_id: int) -> str:
-    return base64.urlsafe_b64encode(f"r{run_id}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(text: str) -> int:
-    try:
-        plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-        number = int(plain.removeprefix("r"))
-    except ValueError:
-        number = -1
-    if not 0 < number <= LARGEST_ID:
-        raise refused("cursor", f"{text[:80]!r} is none of this service's; take next_cursor of the page before")
-    return number
 
 
 def tags_of(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:

@@ -22,6 +22,8 @@ def addresses(runs: dict[str, int]) -> dict[str, str]:
     pages = {name: f"/runs/{run_id}" for name, run_id in runs.items()}
     return {
         "list": "/",
+        "list-sorted": "/runs?sort=finished&col=verdict&col=finished&col=notes",
+        "audit": "/audit",
         **pages,
         "launch": "/launch",
         "launch-cifar": "/launch?kind=cifar&param.epochs=3",

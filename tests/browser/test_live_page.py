@@ -11,7 +11,16 @@ from app.clock import now
 from app.db import create_database_engine, write_session
 from app.runs.models import RankRow, Run, RunHistory, StageAttempt
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import HOSTILE, add_events, add_metric, add_run, add_stages, save_result, write_log
+from tests.support.pages_data import (
+    HOSTILE,
+    add_events,
+    add_metric,
+    add_run,
+    add_stages,
+    add_usage,
+    save_result,
+    write_log,
+)
 from tests.support.results import make_result
 
 pytestmark = pytest.mark.browser
@@ -81,6 +90,28 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     assert page.locator("#log-lines img").count() == 0
     page.reload()
     assert sorted(lines(page)) == sorted(["before the page", HOSTILE, "whole line", "half a line"])
+
+
+def test_page_follows_what_ranks_use(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = add_run(engine, "running", moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}")
+    expect(page.locator("#resources")).to_contain_text("Not looked at yet")
+    add_usage(engine, run_id, "prepare")
+    expect(page.locator("#resources canvas")).to_have_count(2)
+    expect(page.locator("#resources")).not_to_contain_text("Not looked at yet", use_inner_text=True)
+    page.evaluate("document.querySelector('#resources canvas').dataset.seen = '1'")
+    add_usage(engine, run_id, "distributed", begin=30)
+    expect(page.locator("#resources figure").first.locator(".u-legend")).to_contain_text("rank 1")
+    with page.expect_response(lambda answer: answer.url.endswith(f"/runs/{run_id}/resources")) as told:
+        pass
+    assert told.value.status == 200
+    assert page.locator("#resources canvas[data-seen]").count() == 1  # the drawing goes on, its zoom with it
+    with write_session(engine) as session:
+        finish(session, run_id)
+    with page.expect_response(lambda answer: answer.status == 286):
+        pass
 
 
 def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: Engine) -> None:

@@ -18,6 +18,9 @@ def test_run_page_shows_everything(tab: Tab, service: Service) -> None:
     expect(page.locator("#panels polyline").first).to_be_visible()
     expect(page.locator("#panels rect").first).to_be_visible()
     expect(page.locator("#panels table.heat")).to_have_count(2)
+    expect(page.locator("#resources svg")).to_have_count(2)
+    expect(page.locator("#resources svg").first).to_be_visible()
+    expect(page.locator("#resources polyline")).to_have_count(4)
     expect(page.locator("#log-lines")).to_contain_text("update 11 done")
     expect(page.locator("time").first).to_contain_text("UTC")
     assert page.locator("[data-copy]:visible, [data-log-find]:visible").count() == 0
@@ -33,6 +36,22 @@ def test_filters_work_as_links(tab: Tab, service: Service) -> None:
     rows = page.locator("#rows tr")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("fail")
+
+
+@OFF
+def test_order_and_columns_are_in_address(tab: Tab, service: Service) -> None:
+    page = tab.page
+    page.goto(f"{service.base}/runs?verdict=pass")
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("Finished").check()
+    page.get_by_label("Backend").uncheck()
+    page.get_by_role("button", name="Show these").click()
+    assert "verdict=pass" in page.url
+    expect(page.locator("thead")).not_to_contain_text("Backend")
+    page.get_by_role("link", name="Finished").click()
+    assert "sort=finished" in page.url
+    assert "verdict=pass" in page.url
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Finished")
 
 
 @OFF

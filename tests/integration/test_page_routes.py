@@ -30,7 +30,14 @@ def page(service: Service, path: str, **arguments: object) -> httpx.Response:
 def test_hostile_text_is_escaped_everywhere(filled: tuple[Service, dict[str, int]]) -> None:
     service, runs = filled
     failed = runs["failed"]
-    for path in ("/runs", f"/runs/{failed}", f"/compare?ids={failed},{runs['passed']}", "/compare", "/runs/rows"):
+    for path in (
+        "/runs",
+        f"/runs/{failed}",
+        f"/compare?ids={failed},{runs['passed']}",
+        "/compare",
+        "/runs/rows",
+        "/audit",
+    ):
         text = page(service, path).text
         assert "&lt;img src=x onerror=alert(1)&gt;" in text
         assert "<img src=x" not in text

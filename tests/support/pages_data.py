@@ -13,7 +13,7 @@ from sqlmodel import Session
 from app.clock import now
 from app.db import write_session
 from app.runs.metrics import pack
-from app.runs.models import MetricChunk, RankRow, Run, RunEvent, RunHistory, RunTag, StageAttempt
+from app.runs.models import AuditEntry, MetricChunk, RankRow, RankUsage, Run, RunEvent, RunHistory, RunTag, StageAttempt
 from app.schema import migrate
 from app.settings import Settings
 from tests.support.results import every_panel, make_result
@@ -100,6 +100,22 @@ def add_metric(session: Session, run_id: int, stage: str, rank: int, values: Seq
     session.add(run)
 
 
+def add_usage(engine: Engine, run_id: int, stage: str, *, begin: float = 1.0, gpu: bool = False) -> None:
+    """Add four samples of two ranks, two seconds apart from `begin` seconds on: rank 0 keeps 75 % of a core busy."""
+    with write_session(engine) as session:
+        run = session.get(Run, run_id)
+        assert run is not None
+        at = (run.started_at or run.created_at).timestamp() + begin
+        session.add_all(
+            RankUsage(
+                run_id=run_id, stage=stage, attempt=1, rank=rank, at=at + 2 * step, cpu_seconds=1 + step * (1.5 + rank),
+                rss_bytes=(100 + rank) << 20, gpu_bytes=3 << 30 if gpu else None, gpu_percent=87.0 if gpu else None,
+            )
+            for step in range(4)
+            for rank in range(2)
+        )  # fmt: skip
+
+
 def write_log(settings: Settings, run_id: int, stage: str, rank: int, text: str, *, stream: str = "stdout") -> Path:
     """Append to a rank's captured output and return its path."""
     path = RunPaths(settings.runs_dir / str(run_id)).attempt(stage, 1).log(rank, stream)
@@ -162,8 +178,12 @@ def _add_details(settings: Settings, engine: Engine, ids: Mapping[str, int]) -> 
     save_result(settings, ids["passed"], make_result(panels=every_panel()))
     save_result(settings, ids["broken"], make_result(error=0.0216, panels=every_panel()[:5]))
     save_result(settings, ids["cifar"], make_result("cifar", panels=every_panel()))
+    with write_session(engine) as session:
+        session.add(AuditEntry(at=now(), actor="user", action="cancel", run_id=ids["cancelled"], detail=HOSTILE))
+        session.add(AuditEntry(at=now(), actor="user", action="delete", run_id=999, detail="cifar, failed, ''"))
     for name in ("passed", "running", "failed"):
         add_story(engine, ids[name])
+        add_usage(engine, ids[name], "distributed")
         write_log(settings, ids[name], "distributed", 0, "epoch 0\nepoch 1\n")
         write_log(settings, ids[name], "distributed", 1, f"warning: {HOSTILE}\n", stream="stderr")
 

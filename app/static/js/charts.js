@@ -168,6 +168,40 @@ document.querySelector("[data-run-live]")?.addEventListener("numbers", () => {
   }, 2000);
 });
 
+// What the ranks use, while the run goes on: the page's own drawing is fetched again and its numbers are taken over.
+const used = document.querySelector("[data-resources]");
+
+function takeOver(list, fresh) {
+  for (const figure of [...fresh.querySelectorAll("figure")]) {
+    const shown = document.getElementById(figure.id);
+    const holder = shown?.querySelector("[data-chart]");
+    const data = JSON.parse(figure.querySelector("[data-chart]").dataset.chart);
+    const known = charts.get(holder);
+    if (!known) {
+      if (shown) shown.replaceWith(figure); else list.append(figure); // the observer below draws it
+    } else {
+      const same = known.data.lines.length === data.lines.length;
+      known.data = data;
+      if (same) known.plot.setData(values(holder, data)); else draw(holder);
+    }
+  }
+}
+
+async function lookAgain() {
+  let more = true;
+  if (document.visibilityState === "visible") {
+    const answer = await fetch(used.dataset.resources, { headers: { Accept: "text/html" } }).catch(() => null);
+    if (answer?.ok) {
+      more = answer.status !== 286; // the run has ended: these were the last numbers
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      takeOver(used.querySelector("[data-resources-list]"), fresh);
+      used.querySelector("[data-resources-none]").hidden = Boolean(used.querySelector("figure"));
+    }
+  }
+  if (more) setTimeout(lookAgain, 4000);
+}
+if (used && document.querySelector("[data-run-live]")) setTimeout(lookAgain, 4000);
+
 document.addEventListener("DOMContentLoaded", () => startAll(document));
 if (document.readyState !== "loading") startAll(document);
 new MutationObserver((changes) => {

@@ -13,6 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from app.db import read_session
 from app.runs.service import Service
 from app.settings import Settings
+from app.web.problems import Problem
+from app.web.security.access import Role
 
 
 def _session(request: Request) -> Iterator[Session]:
@@ -34,6 +36,13 @@ def _actor(request: Request) -> str:
     return str(getattr(request.state, "actor", "user"))
 
 
+def _operator_only(request: Request) -> None:
+    # Without a gate the caller is this machine's own user, as for the actor.
+    if getattr(request.state, "role", Role.OPERATOR) != Role.OPERATOR:
+        raise Problem(403, "operator_only", "this needs the operator's token, DDP_AUDIT_TOKEN of this service")
+
+
+OperatorOnly = Depends(_operator_only)
 ReadSession = Annotated[Session, Depends(_session)]
 AppSettings = Annotated[Settings, Depends(_settings)]
 Verbs = Annotated[Service, Depends(_service)]

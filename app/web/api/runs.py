@@ -8,6 +8,7 @@ from sqlmodel import Session
 from starlette.responses import Response
 
 from app.db import read_session
+from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.requests import RunRequest
 from app.runs.states import State
@@ -38,12 +39,16 @@ def list_(
     verdict: Annotated[list[Verdict] | None, Query()] = None,
     tag: Words = None,
     q: Annotated[str, Query(max_length=200)] = "",
+    sort: Order = Order.NEWEST,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
-    """List runs, newest first; a parameter given several times means any of its values, for tags all of them."""
+    """List runs in the order of `sort`; `finished` (last to end first) leaves out what has not ended.
+
+    A parameter given several times means any of its values, for tags all of them.
+    """
     filters = RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), q=q)
-    return reply(list_runs(session, filters, cursor=cursor, limit=limit).document())
+    return reply(list_runs(session, filters, order=sort, cursor=cursor, limit=limit).document())
 
 
 @router.post("", status_code=201, responses=answers(403, 413, success=201, model=RunDocument))

@@ -140,6 +140,26 @@ class EventList(BaseModel):
     next_after: int
 
 
+class ResourceSeries(BaseModel):
+    """What one rank of one stage attempt used; the lists are equally long."""
+
+    stage: str
+    attempt: int
+    rank: int
+    seconds: list[float] = Field(description="Since `since`.")
+    cpu_percent: list[float | None] = Field(description="100 is one core kept busy since the sample before.")
+    rss_bytes: list[int] = Field(description="Resident memory of the process.")
+    gpu_bytes: list[int | None] = Field(description="In use on the rank's GPU by whomever.")
+    gpu_percent: list[float | None]
+
+
+class ResourceList(BaseModel):
+    """What the ranks of a run used over time."""
+
+    since: str = Field(description="Start of the run, or its creation before that.")
+    series: list[ResourceSeries]
+
+
 class LogPiece(BaseModel):
     """Part of a rank's output."""
 
@@ -153,6 +173,24 @@ class LogPiece(BaseModel):
     size: int
     ended: bool
     text: str
+
+
+class AuditEntryDocument(BaseModel):
+    """Who did what."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    run_id: int | None
+    detail: str
+
+
+class AuditList(BaseModel):
+    """Entries of the audit log, newest first."""
+
+    items: list[AuditEntryDocument]
+    next_before: int | None
 
 
 class Items(BaseModel):

@@ -12,10 +12,12 @@ from app.db import read_session
 from app.runs.cursor import Cursor, decode
 from app.runs.events import EVENTS_LIMIT, events, malformed_lines
 from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
+from app.runs.ordering import LARGEST_ID
+from app.runs.resources import resources
 from app.runs.series import DEFAULT_POINTS, FEWEST_POINTS, MAX_POINTS, metrics
-from app.runs.store import LARGEST_ID, get_run
+from app.runs.store import get_run
 from app.web.api.replies import AppSettings, ReadSession, reply
-from app.web.api.schemas import EventList, Items, LogPiece, answers
+from app.web.api.schemas import EventList, Items, LogPiece, ResourceList, answers
 from app.web.live import Live
 from trainer.contract.events import EVENT_FIELDS
 
@@ -65,6 +67,12 @@ def list_metrics(
     """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch."""
     get_run(session, run_id)
     return reply(metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points))
+
+
+@router.get("/resources", responses=answers(404, model=ResourceList))
+def list_resources(run_id: int, session: ReadSession) -> Response:
+    """Give CPU, memory and GPU use of every rank over time, a bounded number of samples however long the run."""
+    return reply(resources(session, get_run(session, run_id)))
 
 
 @router.get("/logs/{rank}", responses=answers(404, model=LogPiece))

@@ -1,7 +1,7 @@
 """`/` and `/runs`: the list of runs, its filters in the address, and what its buttons do to several at once."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request
@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.errors import ServiceError
+from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.states import FINAL, State
 from app.runs.store import RunFilters, RunPage, list_runs
@@ -20,6 +21,19 @@ from trainer.contract.result import Verdict
 
 router = APIRouter(include_in_schema=False)
 PAGE_SIZE = 50
+COLUMNS: Final = {
+    "verdict": "Verdict",
+    "state": "State",
+    "kind": "Kind",
+    "backend": "Backend",
+    "device": "Device",
+    "created": "Created",
+    "finished": "Finished",
+    "took": "Took",
+    "notes": "Notes",
+}
+USUAL: Final = ("verdict", "state", "kind", "backend", "created", "took")
+ORDERS: Final = {"newest": "newest first", "oldest": "oldest first", "finished": "last finished first"}
 
 
 class ListQuery(BaseModel):
@@ -30,6 +44,8 @@ class ListQuery(BaseModel):
     verdict: str = Field("", max_length=32)
     tag: str = Field("", max_length=64)
     q: str = Field("", max_length=200)
+    sort: str = Field("", max_length=16)
+    col: list[str] = Field(default_factory=list, max_length=2 * len(COLUMNS))
     cursor: str = Field("", max_length=200)
 
     def filters(self) -> RunFilters:
@@ -37,10 +53,18 @@ class ListQuery(BaseModel):
         several = {name: (getattr(self, name),) for name in ("kind", "state", "verdict", "tag") if getattr(self, name)}
         return RunFilters(**several, q=self.q)
 
+    def order(self) -> Order:
+        """Return what the list is sorted by; what is no order means newest first."""
+        return Order(self.sort) if self.sort in set(Order) else Order.NEWEST
+
+    def columns(self) -> list[str]:
+        """Return the columns to show, in their own order; what is no column is left out."""
+        return [name for name in COLUMNS if name in self.col] or list(USUAL)
+
     def address(self, **changes: str) -> str:
-        """Return the query string with `changes`, without empty values."""
-        values = {**self.model_dump(), **changes}
-        return urlencode({name: value for name, value in values.items() if value})
+        """Return the query string with `changes`, without empty values and without the usual columns."""
+        values = {**self.model_dump(), "col": [] if self.columns() == list(USUAL) else self.columns(), **changes}
+        return urlencode({name: value for name, value in values.items() if value}, doseq=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +77,12 @@ class Outcome:
 
 def _load(request: Request, query: ListQuery) -> RunPage:
     with read_session(request.app.state.engine) as session:
-        return list_runs(session, query.filters(), cursor=query.cursor or None, limit=PAGE_SIZE)
+        return list_runs(session, query.filters(), order=query.order(), cursor=query.cursor or None, limit=PAGE_SIZE)
 
 
 def _context(request: Request, query: ListQuery) -> dict[str, Any]:
     page = _load(request, query)
-    narrowed = any(value for name, value in query.model_dump().items())
+    narrowed = any(value for name, value in query.model_dump(exclude={"col"}).items())
     return {
         "nav": "runs",
         "page": page,
@@ -67,12 +91,24 @@ def _context(request: Request, query: ListQuery) -> dict[str, Any]:
         "first_time": not page.items and not narrowed,
         "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
         "older": f"?{query.address(cursor=page.next_cursor)}" if page.next_cursor else "",
+        "columns": query.columns(),
+        "column_titles": COLUMNS,
+        "order": query.order(),
+        "orders": ORDERS,
+        "sort_urls": _sort_urls(query),
         "newest": f"?{query.address(cursor='')}" if query.cursor else "",
         "kinds": kinds(),
         "states": list(State),
         "verdicts": list(Verdict),
         "final_states": FINAL,
     }
+
+
+def _sort_urls(query: ListQuery) -> dict[str, str]:
+    """Return where the heading of a column leads: created turns round, finished brings the last to end first."""
+    turned = Order.OLDEST if query.order() is Order.NEWEST else Order.NEWEST
+    targets = {"created": turned, "finished": Order.FINISHED}
+    return {name: f"?{query.address(sort=order, cursor='')}" for name, order in targets.items()}
 
 
 @router.get("/", name="index")

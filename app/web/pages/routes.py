@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from app.web.pages import classify, compare, explain, launch, listing, live, login, run, trends
+from app.web.pages import audit, classify, compare, explain, launch, listing, live, login, resources, run, trends
 
 router = APIRouter(include_in_schema=False)
-for part in (listing, launch, live, run, compare, trends, classify, explain, login):
+for part in (listing, launch, live, run, resources, compare, trends, classify, explain, audit, login):
     router.include_router(part.router)

@@ -17,6 +17,7 @@ from app.runs.store import get_run, get_run_document
 from app.web.pages import rendering
 from app.web.pages.loglines import LogFilter, log_files
 from app.web.pages.logtail import LogScope, render_tail
+from app.web.pages.resources import resource_panels
 from app.web.pages.runview import metric_panels, run_context
 
 router = APIRouter(include_in_schema=False)
@@ -49,6 +50,7 @@ def show(request: Request, run_id: int, query: Annotated[LogQuery, Query()]) -> 
         root = settings.runs_dir / str(run_id)
         log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
         charts = metric_panels(session, run_id)
+        used = resource_panels(session, get_run(session, run_id))
     place = query.model_copy(update={"after": log.cursor.encode()})
     everything = list(log_files(root, run["stages"], LogFilter()))
     return rendering.page(
@@ -63,6 +65,7 @@ def show(request: Request, run_id: int, query: Annotated[LogQuery, Query()]) -> 
         log_ranks=sorted({item.rank for item in everything} | {item["rank"] for item in run["ranks"]}),
         log_files=everything[:24],
         metrics=charts,
+        resources=used,
         artifacts=[offered(item) for item in artifacts(settings.runs_dir, run_id)["items"]],
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )

@@ -90,7 +90,7 @@ def test_rank_state_follows_events() -> None:
     assert heard.started_at == 2.0
     _, ended = read(event("end"))
     assert (heard.ended, ended.ended) == (False, True)
-    assert heard.phase == "end"
+    assert (heard.phase, ended.phase) == ("train", "end")
 
 
 def test_long_line_is_shortened() -> None:

@@ -1,0 +1,69 @@
+"""Charts of what the ranks of a run used: one per measure, a line per rank, gaps between stages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from app.db import read_session
+from app.runs.models import Run
+from app.runs.ordering import LARGEST_ID
+from app.runs.resources import resources
+from app.runs.states import State
+from app.runs.store import get_run
+from app.web.pages import rendering
+from app.web.pages.panels import PanelView, panel_views
+
+router = APIRouter(include_in_schema=False)
+
+MIB: Final = 1 << 20
+CHARTS: Final = (
+    ("cpu_percent", "CPU per rank (% of one core)", 1),
+    ("rss_bytes", "Memory per rank (MiB)", MIB),
+    ("gpu_percent", "GPU busy (%)", 1),
+    ("gpu_bytes", "GPU memory in use (MiB)", MIB),
+)
+NOTHING_FOLLOWS: Final = 286
+"""The status by which htmx too is told to ask no more."""
+GAP_SECONDS: Final = 0.001
+MOST_POINTS: Final = 1500
+"""Moments in one chart; a run of many stages is thinned out evenly."""
+
+
+def resource_panels(session: Session, run: Run) -> list[PanelView]:
+    """Return the charts there are numbers for."""
+    series = resources(session, run)["series"]
+    panels = []
+    for key, title, unit in CHARTS:
+        if any(value is not None for item in series for value in item[key]):
+            panels.append(_panel(series, key, title, unit))
+    return panel_views(panels, prefix="resource")
+
+
+def _panel(series: Sequence[Mapping[str, Any]], key: str, title: str, unit: int) -> dict[str, Any]:
+    breaks = {item["seconds"][0] - GAP_SECONDS for item in series}
+    moments = sorted({moment for item in series for moment in item["seconds"]})
+    kept = set(moments[:: -(-len(moments) // MOST_POINTS)]) | breaks
+    x = sorted(kept)
+    lines = []
+    for rank in sorted({item["rank"] for item in series}):
+        values = {
+            moment: None if value is None else round(value / unit, 1)
+            for item in series
+            if item["rank"] == rank
+            for moment, value in zip(item["seconds"], item[key], strict=True)
+        }
+        lines.append({"name": f"rank {rank}", "y": [values.get(moment) for moment in x]})
+    return {"type": "series", "title": title, "note": "", "x": x, "x_label": "seconds", "y_label": "", "lines": lines}
+
+
+@router.get("/runs/{run_id:int}/resources", name="run_resources")
+def show(request: Request, run_id: Annotated[int, Path(le=LARGEST_ID)]) -> Response:
+    """Return the charts alone: what the page of a run that goes on fetches again and again."""
+    with read_session(request.app.state.engine) as session:
+        run = get_run(session, run_id)
+        panels = resource_panels(session, run)
+    status = NOTHING_FOLLOWS if State(run.state).is_final else 200
+    return rendering.page(request, "partials/_run_resources.html", status, resources=panels)

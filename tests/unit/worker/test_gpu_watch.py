@@ -1,0 +1,64 @@
+"""The GPU tool's lines are read as they come; a machine without the tool has no numbers and no error."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from worker.gpus import MIB, GpuUse, GpuWatch, by_rank, parse
+from worker.lines import Heard
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("GPU-aaa, 1024, 87", ("aaa", GpuUse(bytes=1024 * MIB, percent=87.0))),
+        ("GPU-aaa, 0, [N/A]", ("aaa", GpuUse(bytes=0, percent=None))),
+        ("GPU-aaa, [N/A], 3", None),
+        ("GPU-aaa, 5", None),
+        ("no devices were found", None),
+        ("", None),
+    ],
+)
+def test_tool_lines_are_understood(line: str, expected: object) -> None:
+    assert parse(line) == expected
+
+
+def tool(folder: Path, body: str) -> str:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_running_tool_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", tool(tmp_path, 'echo "GPU-bbb, 2048, 50"; echo "GPU-zzz, 1, 1"; exec sleep 60'))
+    watch = GpuWatch(lambda: {"bbb": 1})
+    until = time.monotonic() + 20
+    while not (found := watch.now()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert found == {1: GpuUse(bytes=2048 * MIB, percent=50.0)}
+    ranks = {0: Heard(device="cuda:1"), 1: Heard(device="cuda:0"), 2: Heard(device="cpu")}
+    assert by_rank(ranks, found) == {0: found[1]}
+    watch.close()
+    watch.close()
+
+
+def test_missing_tool_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    watch = GpuWatch(lambda: {"bbb": 1})
+    assert watch.now() == {}
+    watch.close()
+
+
+def test_old_numbers_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", tool(tmp_path, 'echo "GPU-bbb, 2048, 50"; exec sleep 60'))
+    watch = GpuWatch(lambda: {"bbb": 0})
+    until = time.monotonic() + 20
+    while not watch.now() and time.monotonic() < until:
+        time.sleep(0.05)
+    now = time.monotonic()
+    monkeypatch.setattr("worker.gpus.time.monotonic", lambda: now + 60)
+    assert watch.now() == {}
+    watch.close()
