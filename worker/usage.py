@@ -20,8 +20,8 @@ from worker.processes import PROC
 
 SAMPLE_SECONDS: Final = 2.0
 """Between two looks at first; doubled whenever the samples of an attempt are thinned out."""
-MOST_MOMENTS: Final = 720
-"""Of one attempt; a day then ends at one look in about two minutes."""
+MOST_MOMENTS: Final = 360
+"""Of one attempt; a day then ends at one look in about four minutes."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 

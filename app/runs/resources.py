@@ -2,17 +2,42 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlmodel import Session, col, select
+from sqlalchemy import select
+from sqlmodel import Session, col
 
 from app.clock import rfc3339
 from app.runs.models import RankUsage, Run
 
-MEASURES: Final = ("cpu_percent", "rss_bytes", "gpu_bytes", "gpu_percent")
-
+COLUMNS: Final = [
+    col(column)
+    for column in (
+        RankUsage.stage,
+        RankUsage.attempt,
+        RankUsage.rank,
+        RankUsage.at,
+        RankUsage.cpu_seconds,
+        RankUsage.rss_bytes,
+        RankUsage.gpu_bytes,
+        RankUsage.gpu_percent,
+    )
+]
 Place = tuple[str, int, int]
 """Stage, attempt, rank."""
+
+
+class Sample(NamedTuple):
+    """One row without its run: a page reads thousands of them, and full rows would cost several times as much."""
+
+    stage: str
+    attempt: int
+    rank: int
+    at: float
+    cpu_seconds: float
+    rss_bytes: int
+    gpu_bytes: int | None
+    gpu_percent: float | None
 
 
 def resources(session: Session, run: Run) -> dict[str, Any]:
@@ -22,17 +47,18 @@ def resources(session: Session, run: Run) -> dict[str, Any]:
     before, None for the first), `rss_bytes`, and `gpu_bytes` and `gpu_percent` of the rank's GPU, None on a CPU.
     """
     since = run.started_at or run.created_at
-    found: dict[Place, list[RankUsage]] = {}
-    rows = select(RankUsage).where(RankUsage.run_id == run.id).order_by(col(RankUsage.at), col(RankUsage.rank))
-    for row in session.exec(rows):
-        found.setdefault((row.stage, row.attempt, row.rank), []).append(row)
+    found: dict[Place, list[Sample]] = {}
+    rows = select(*COLUMNS).where(col(RankUsage.run_id) == run.id).order_by(col(RankUsage.at), col(RankUsage.rank))
+    for row in session.execute(rows):
+        sample = Sample(*row)
+        found.setdefault((sample.stage, sample.attempt, sample.rank), []).append(sample)
     return {
         "since": rfc3339(since),
         "series": [_series(place, samples, since.timestamp()) for place, samples in found.items()],
     }
 
 
-def _series(place: Place, samples: Sequence[RankUsage], since: float) -> dict[str, Any]:
+def _series(place: Place, samples: Sequence[Sample], since: float) -> dict[str, Any]:
     stage, attempt, rank = place
     return {
         "stage": stage,
@@ -46,7 +72,7 @@ def _series(place: Place, samples: Sequence[RankUsage], since: float) -> dict[st
     }
 
 
-def _percent(before: RankUsage, row: RankUsage) -> float:
+def _percent(before: Sample, row: Sample) -> float:
     # The clock may have been set back between the two; a share of no time is no number.
     elapsed = row.at - before.at
     return round(100 * max(0.0, row.cpu_seconds - before.cpu_seconds) / elapsed, 1) if elapsed > 0 else 0.0

@@ -28,8 +28,8 @@ CHARTS: Final = (
 NOTHING_FOLLOWS: Final = 286
 """The status by which htmx too is told to ask no more."""
 GAP_SECONDS: Final = 0.001
-MOST_POINTS: Final = 1500
-"""Moments in one chart; a run of many stages is thinned out evenly."""
+MOST_POINTS: Final = 400
+"""Moments in one chart; more are thinned out evenly."""
 
 
 def resource_panels(session: Session, run: Run) -> list[PanelView]:
@@ -45,8 +45,7 @@ def resource_panels(session: Session, run: Run) -> list[PanelView]:
 def _panel(series: Sequence[Mapping[str, Any]], key: str, title: str, unit: int) -> dict[str, Any]:
     breaks = {item["seconds"][0] - GAP_SECONDS for item in series}
     moments = sorted({moment for item in series for moment in item["seconds"]})
-    kept = set(moments[:: -(-len(moments) // MOST_POINTS)]) | breaks
-    x = sorted(kept)
+    x = sorted({*moments[:: -(-len(moments) // MOST_POINTS)], *breaks})
     lines = []
     for rank in sorted({item["rank"] for item in series}):
         values = {
