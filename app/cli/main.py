@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        return app(arguments, prog_name="ddp-audit", standalone_mode=False) or Exit.OK
+        code = app(arguments, prog_name="ddp-audit", standalone_mode=False) or Exit.OK
     except _click.exceptions.ClickException as error:
         error.show()
         return _answer(problem(Exit.USAGE, error.format_message()), Exit.USAGE, arguments)
@@ -43,11 +43,14 @@ def _run(arguments: list[str]) -> int:
         note(f"ddp-audit: {error.message}")
         return _answer(error.document, error.code, arguments)
     except (KeyboardInterrupt, typer.Abort):
-        note("interrupted")
-        return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)
+        code = Exit.INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
         return Exit.OK
+    if code == Exit.INTERRUPTED:  # the framework, too, makes a Ctrl-C this code
+        note("interrupted")
+        return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)
+    return code
 
 
 def _answer(document: dict[str, Any], code: int, arguments: list[str]) -> int:

@@ -174,6 +174,15 @@ def test_refusal_is_one_document(data_dir: Path, ended: dict[str, int], argument
     assert not call(*arguments, data_dir=data_dir).stdout
 
 
+def test_interruption_is_one_document(data_dir: Path, ended: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.cli.client.Client.get", interrupted)
+    done = call("show", "1", "--json", data_dir=data_dir)
+    assert (done.returncode, done.document["code"]) == (130, "interrupted")
+
+
 def test_refusal_names_the_field_on_stderr(data_dir: Path) -> None:
     done = call("run", "token-parity", "-p", "updates=0", data_dir=data_dir)
     assert "updates" in done.stderr
