@@ -18,6 +18,7 @@ from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
 from app.web import docs, health, login, problems
 from app.web.api import audit, catalogue, files, keeping, predict, runs, sharing, telemetry
+from app.web.head import HeadAsGet
 from app.web.keepingnumbers import KeepingNumbers
 from app.web.live import Live
 from app.web.monitor import Measured, Monitor
@@ -51,6 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, settings=settings, access=app.state.access)
     app.add_middleware(Measured, monitor=app.state.monitor)
     app.add_middleware(RequestLog)

@@ -71,9 +71,9 @@ class Worker:
             self._work(lambda: False)
 
     def run_once(self) -> None:
-        """Work until the queue is empty and every run has ended."""
+        """Work until the queue is empty and every run has ended, those an earlier worker left included."""
         with _Signals(self.stop):
-            self._work(lambda: not self._jobs and not self._queue_is_filled())
+            self._work(lambda: not (self._jobs or self._queue_is_filled() or recover.orphans(self._engine, self._me)))
 
     def run_single(self, run_id: int, on_turn: Callable[[], None] | None = None) -> None:
         """Carry one run to its end, whatever waits before it; `on_turn` is called some ten times a second.

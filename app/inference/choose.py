@@ -104,8 +104,8 @@ def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:
 def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     """Return the model of one run.
 
-    Raises ModelRefused: 404 for an unknown run, 409 for one of another kind, unfinished, or without a model. The
-    verdict is not asked for: who names a run wants that run.
+    Raises ModelRefused with 404: unknown run, one of another kind, unfinished, or without a model. The verdict is not
+    asked for: who names a run wants that run.
     """
     if not 0 < run_id <= MAX_RUN_ID:
         raise _refused("run_not_found", f"there is no run {run_id}")
@@ -116,14 +116,14 @@ def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     kind, state, params = row
     if kind != KIND:
         text = f"run {run_id} is of kind {kind}, which trains no image classifier; {HOW_TO_TRAIN}"
-        raise _refused("run_has_no_model", text, status=409)
+        raise _refused("run_has_no_model", text)
     path = model_path(runs_dir, run_id, params)
     if state != State.SUCCEEDED:
         text = f"run {run_id} is {state}; only a succeeded run answers. Wait for it, or {HOW_TO_TRAIN}"
-        raise _refused("run_has_no_model", text, status=409)
+        raise _refused("run_has_no_model", text)
     if not path.is_file():
         text = f"run {run_id} has no model any more ({path.relative_to(runs_dir)} is missing); {HOW_TO_TRAIN}"
-        raise _refused("run_has_no_model", text, status=409)
+        raise _refused("run_has_no_model", text)
     return ChosenModel(run_id=run_id, path=path)
 
 

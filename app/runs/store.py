@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, or_
+from sqlalchemy import ColumnElement, false, func, or_
 from sqlmodel import Session, col, select
 
 from app.runs import serialise
@@ -78,7 +78,8 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         number = words.removeprefix("#")
         if number.isascii() and number.isdigit() and int(number) <= LARGEST_ID:
             matches.append(col(Run.id) == int(number))
-        conditions.append(or_(*matches))
+        # SQLite's LIKE ends at a NUL and would match everything; no stored text holds one.
+        conditions.append(false() if "\0" in words else or_(*matches))
     return conditions
 
 

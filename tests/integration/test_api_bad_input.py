@@ -197,6 +197,21 @@ def test_wrong_method_is_told(service: Service) -> None:
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
 
 
+def test_head_is_get_without_body(service: Service) -> None:
+    for path in ("/healthz", "/api/v1/runs", "/runs", "/openapi.json"):
+        head, full = service.http.head(path), service.http.get(path)
+        assert (head.status_code, head.content) == (200, b""), path
+        assert head.headers["content-type"] == full.headers["content-type"]
+    assert service.http.head("/api/v1/runs/999999").status_code == 404
+    assert service.http.head("/api/v1/runs/1/stream").status_code == 405
+
+
+def test_search_for_no_text_finds_nothing(service: Service) -> None:
+    service.post("/runs", parity(updates=1))
+    assert service.get("/runs", params={"q": ""}).json()["items"]
+    assert service.get("/runs", params={"q": "\0"}).json()["items"] == []
+
+
 def test_announced_body_is_refused_unread(service: Service) -> None:
     size = 50 * 1024 * 1024
 

@@ -117,6 +117,7 @@ def _file(path: Path, size: int) -> Iterator[bytes]:
             yield data
 
 
+FROM_THE_START: Final = ("", "0")
 STREAM_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "Server-sent events `event`, `log`, `state`, `end`", "content": {"text/event-stream": {}}},
     204: {"description": "The cursor is past the end: there is nothing more to come"},
@@ -132,7 +133,7 @@ async def stream(
 ) -> Response:
     """Follow a run from its first item, or from a cursor, through its end."""
     text = last_event_id or after
-    cursor = decode(text) if text else Cursor()
+    cursor = decode(text) if text not in FROM_THE_START else Cursor()
     await run_in_threadpool(_require, request, run_id)
     if cursor.ended:
         return Response(status_code=204)
