@@ -14,6 +14,8 @@ from typing import Final
 
 LAYOUT: Final = struct.Struct("<QQdqQB7x32s64s")
 """generation, pid, unix time, step, collectives entered, inside (0/1), phase, operation"""
+PATIENCE_SECONDS: Final = 0.2
+"""How long a reader waits for a moment without a write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +77,12 @@ class CrumbWriter:
 
 def read_crumb(path: Path) -> Crumb | None:
     """Return the position written last, or None when there is none yet."""
-    for _ in range(50):
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        if len(data) < LAYOUT.size:
-            return None
-        generation, *values = LAYOUT.unpack(data[: LAYOUT.size])
-        if generation and not generation % 2:
-            break
+    data = _stable_bytes(path)
+    if len(data) < LAYOUT.size:
+        return None
+    generation, pid, at, step, collective, inside, phase, operation = LAYOUT.unpack(data)
     if not generation:
         return None  # created, and nothing written yet
-    # A rank killed in the middle of a write leaves an odd generation for ever: better a torn position than none.
-    pid, at, step, collective, inside, phase, operation = values
     return Crumb(
         pid=pid,
         time=at,
@@ -98,6 +92,26 @@ def read_crumb(path: Path) -> Crumb | None:
         phase=_text(phase),
         operation=_text(operation),
     )
+
+
+def _stable_bytes(path: Path) -> bytes:
+    """Return the file as no write was changing it; empty when there is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            data, after = os.pread(descriptor, LAYOUT.size, 0), os.pread(descriptor, LAYOUT.size, 0)
+            # Equal twice with an even generation: whole. A rank killed in the middle of a write leaves an odd one for
+            # ever: then better a torn position than none.
+            if data == after and not (data and data[0] % 2):
+                return data
+            if time.monotonic() > deadline:
+                return after
+    finally:
+        os.close(descriptor)
 
 
 def _text(field: bytes) -> str:
