@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from trainer.common.checkpoints import store as store_module
@@ -28,6 +27,7 @@ from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.contract.files import write_json_atomically
 from trainer.contract.manifest import MANIFEST, file_digest, read_manifest
+from trainer.kinds.cifar.setup import wrap
 from trainer.kinds.resume.evaluate import evaluate
 from trainer.kinds.resume.params import ResumeParams
 from trainer.kinds.resume.train import FREE
@@ -148,7 +148,7 @@ class Bench:
 
     def state(self) -> TrainingState:
         """Return a new model, wrapped, and its optimizer."""
-        model = DistributedDataParallel(Normed(), forward_sync_buffers=False)
+        model = wrap(Normed(), self.group, 25.0)
         return TrainingState(model=model, optimizer=SGD(model.parameters(), lr=0.1))
 
     def store(self, name: str) -> CheckpointStore:

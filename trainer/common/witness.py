@@ -7,6 +7,7 @@ the shapes the profiler recorded, and the expected bytes from the model's parame
 import gzip
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -26,6 +27,8 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 """Bytes per element by the type names that appear in traces."""
 FIRST_WINDOWS: Final = 3
 """Windows sampled at the start: DDP's initial buckets, the rebuilt ones, and one after that."""
+SETTLE_SECONDS: Final = 0.1
+"""Wait between a window's end and the end of its recording."""
 
 
 def gradient_bytes(model: nn.Module) -> int:
@@ -75,6 +78,9 @@ class ProfilerWitness:
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities, record_shapes=True) as recording:
             yield
+            # The backend's threads note the end of a reduction after they have announced it (seen on torch 2.8): a
+            # profiler stopped at once loses the event.
+            time.sleep(SETTLE_SECONDS)
         self.windows.append(self._evidence(recording, step))
 
     def _evidence(self, recording: profile, step: int) -> WindowEvidence:
