@@ -59,7 +59,7 @@ def measure(data_dir: Path, seconds: float, rounds: int) -> dict[int, list[dict[
     subprocess.run([sys.executable, "-m", "benchmarks.classify", "--prepare", str(data_dir)], check=True)
     port = free_port()
     environment = {**os.environ, "DDP_AUDIT_DATA_DIR": str(data_dir), "DDP_AUDIT_PORT": str(port)}
-    service = subprocess.Popen([sys.executable, "-c", SERVE], env=environment)
+    service = subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=subprocess.DEVNULL)
     try:
         wait_for(port)
         measured: dict[int, list[dict[str, float]]] = {1: [], 16: []}
