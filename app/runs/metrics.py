@@ -1,5 +1,6 @@
 """Packed metric points: float64, little endian, null told apart from NaN by the NaN's payload."""
 
+import math
 import struct
 import sys
 from array import array
@@ -29,6 +30,8 @@ def unpack(steps: bytes, points: bytes) -> tuple[list[float], list[float | None]
         raise ValueError(f"a chunk holds {len(steps)} bytes of steps and {len(points)} bytes of values")
     raw = _floats(points)
     values: list[float | None] = list(raw)
+    if not math.isnan(sum(raw)):
+        return _floats(steps), values  # one NaN, a null's included, would have made the sum a NaN
     for index, value in enumerate(raw):
         if value != value and points[index * 8 : index * 8 + 8] == NULL_BITS:  # noqa: PLR0124  # NaN
             values[index] = None
