@@ -1,9 +1,10 @@
 """The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -161,3 +162,18 @@ def test_log_can_be_narrowed(tab: Tab, service: Service, engine: Engine) -> None
     assert lines(page) == ["err of 1", "shown"]
     page.fill("[data-log-find]", "SHOWN")
     expect(page.locator("#log-lines .log-line:visible")).to_have_count(1)
+
+
+def test_late_extension_still_connects(service: Service, tab: Tab, engine: Engine) -> None:
+    run_id = add_run(engine, "running", moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+
+    def late(route: Route) -> None:
+        time.sleep(1)
+        route.continue_()
+
+    tab.page.route("**/hx-sse.min.js*", late)
+    with tab.page.expect_request(f"**/runs/{run_id}/live*", timeout=10_000):
+        tab.page.goto(f"{service.base}/runs/{run_id}")
+    with write_session(engine) as session:
+        finish(session, run_id)
