@@ -21,8 +21,6 @@ from trainer.contract.config import RunConfig
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths, RunPaths
 
-EXIT_PREEMPTED = 65
-
 
 def main() -> int:
     """Run one rank of one stage and return its exit code."""

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from trainer.common.process import PARENT_VARIABLE, die_with_parent
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
 
-EXIT_PREEMPTED = 65
 EXIT_LAUNCH_ERROR = 70
 LOOPBACK = "127.0.0.1:0"
 """Port 0: the launcher takes a free one, so that two runs never meet."""

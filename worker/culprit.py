@@ -5,9 +5,9 @@ import re
 import signal
 from typing import Final
 
+from trainer.contract.exits import EXIT_PREEMPTED
 from worker.facts import Facts, RankEnd
 
-EXIT_PREEMPTED: Final = 65
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 CONNECTION: Final = re.compile(
     r"connection (was |has been )?(likely )?(closed|reset|refused|aborted)|closed by peer|broken pipe|"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.runs.states import Reason, State
+from trainer.contract.exits import EXIT_PREEMPTED
 from worker import diagnosis
-from worker.culprit import EXIT_PREEMPTED, ended_well, first_failed
+from worker.culprit import ended_well, first_failed
 from worker.facts import Facts, RankEnd, Supervisor
 
 OUT_OF_MEMORY: Final = re.compile(r"OutOfMemoryError|out of memory|can't allocate memory|^MemoryError")

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.stages import LocalRun
 from trainer.contract.crumb import Crumb, read_crumb
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.manifest import list_checkpoints
-from trainer.entry import EXIT_PREEMPTED
 from trainer.kinds.resume.differences import compare
 from trainer.kinds.resume.evidence import Evidence
 

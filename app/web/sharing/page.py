@@ -20,8 +20,6 @@ from app.web.pages.runview import metric_panels, run_context
 STYLES: Final = ("css/base.css", "css/parts.css", "css/run.css")
 PICTURE_BYTES: Final = 2 * 1024 * 1024
 ALL_PICTURES_BYTES: Final = 16 * 1024 * 1024
-CHART_DATA: Final = re.compile(r'<script type="application/json".*?</script>', re.DOTALL)
-"""What the script of live charts reads; nobody reads it here."""
 MISSING: Final = "data:,"
 
 
@@ -68,7 +66,7 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
     if pictures.left_out:  # known only now
         context |= {"left_out": pictures.left_out, "api": Pictures(runs_dir, run_id)}
         text = template.render(context)
-    return CHART_DATA.sub("", text)
+    return text
 
 
 def styles() -> str:

@@ -14,7 +14,7 @@ from trainer.common.distributed import Group, process_group
 from trainer.common.model_file import save_model
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.witness import ProfilerWitness, gradient_bytes
-from trainer.entry import EXIT_PREEMPTED
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.kinds.cifar.artifacts import ModeArtifacts
 from trainer.kinds.cifar.facts import MemoryFacts, ModeFacts, RunFacts, StartFacts, TestFacts
 from trainer.kinds.cifar.images import ImageSplit

@@ -8,8 +8,8 @@ from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.context import StageContext
 from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import process_group
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.manifest import step_directory
-from trainer.entry import EXIT_PREEMPTED
 from trainer.kinds.resume.params import origin_stage
 from trainer.kinds.resume.trajectory import Trajectory, plan_shape
 from trainer.kinds.token_parity.plan import data_lock

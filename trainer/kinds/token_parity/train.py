@@ -12,7 +12,7 @@ from trainer.common.context import StageContext
 from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
 from trainer.common.window import RULES, accumulate
-from trainer.entry import EXIT_PREEMPTED
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.kinds.token_parity.batches import loss_sum, make_batch
 from trainer.kinds.token_parity.corpus import build_corpus
 from trainer.kinds.token_parity.distributed import wrap

@@ -12,12 +12,12 @@ from typing import Any
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce
+from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.files import write_bytes_atomically, write_json_atomically
 from trainer.contract.manifest import MANIFEST, FileEntry, Header, Manifest, file_digest, newest_valid, step_directory
 from trainer.contract.result import Check, Environment, Result, verdict_of
 
 Meet = Callable[[int], None]
-EXIT_PREEMPTED = 65
 ASKED: list[bool] = []
 """Filled by the TERM handler of a rank that obeys."""
 
