@@ -1,50 +1,127 @@
 """What people write on a run after it was recorded: its name, tags, notes and pin."""
 
-from typing import Annotated, Any, Final
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from sqlalchemy import Engine, delete
-from sqlmodel import col
+from sqlmodel import Session, col
 
 from app.clock import now
 from app.db import write_session
-from app.runs.errors import FieldError, Refused
-from app.runs.models import AuditEntry, RunTag
-from app.runs.requests import Tag, plain_text
-from app.runs.store import get_run
+from app.runs.errors import FieldError, Refused, refused
+from app.runs.models import AuditEntry, Run, RunTag
+from app.runs.requests import MAX_TAGS, Name, Tags
+from app.runs.store import get_run, tags_of
 
 NOTES_LENGTH: Final = 20_000
 
 
-class Labels(BaseModel):
-    """The labels of a run; none of them changes what the run measured."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(max_length=200), AfterValidator(plain_text)] = ""
-    tags: list[Tag] = Field(default_factory=list, max_length=20)
-    notes: str = Field("", max_length=NOTES_LENGTH)
-    pinned: bool = False
+def lines_of_text(text: str) -> str:
+    """Return `text` with its lines ended by `\\n`. Raises ValueError for characters that cannot be shown or stored."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text if character not in "\n\t"):
+        raise ValueError("control characters and lone surrogates are not accepted, line ends and tabs are")
+    return text
 
 
-def labels(**values: Any) -> Labels:
-    """Return checked labels. Raises Refused naming every field that cannot be stored."""
+class Changes(BaseModel):
+    """What is to become of the labels of a run: what is absent stays as it is, and nothing may be null.
+
+    Labels can change in any state, and none of them changes what the run measured. The limits are those of a launch.
+    """
+
+    # Every default comes from a factory: the description of the API must not state a default that is never applied.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Name = Field(default_factory=str, description="At most 200 characters; empty takes the name away.")
+    tags: Tags = Field(default_factory=list, description="All tags the run shall have; excludes the next two.")
+    add_tags: Tags = Field(default_factory=list, description="Tags to add to those it has.")
+    remove_tags: Tags = Field(default_factory=list, description="Tags to take away; those it has not are passed over.")
+    notes: Annotated[str, Field(max_length=NOTES_LENGTH), AfterValidator(lines_of_text)] = Field(
+        default_factory=str, description="Plain text of several lines."
+    )
+    pinned: bool = Field(default_factory=bool, description="A pinned run is never removed by the retention policy.")
+
+    @model_validator(mode="after")
+    def _one_way_for_tags(self) -> Self:
+        if "tags" in self.model_fields_set and self.model_fields_set & {"add_tags", "remove_tags"}:
+            raise ValueError("give either tags (all of them) or add_tags and remove_tags (the difference)")
+        if both := sorted(set(self.add_tags) & set(self.remove_tags)):
+            raise ValueError(f"the same tag cannot be added and removed: {', '.join(both)}")
+        return self
+
+
+def read_changes(values: Mapping[str, Any]) -> Changes:
+    """Return checked changes; keys that are absent change nothing. Raises Refused naming every field at fault."""
     try:
-        return Labels.model_validate(values)
+        return Changes.model_validate(dict(values))
     except ValidationError as error:
         errors = [
-            FieldError(field=str(item["loc"][0]), message=str(item["msg"]).removeprefix("Value error, "))
+            FieldError(
+                field=str(item["loc"][0]) if item["loc"] else "tags",
+                message=str(item["msg"]).removeprefix("Value error, "),
+            )
             for item in error.errors()
         ]
         raise Refused("invalid_labels", "; ".join(f"{item.field}: {item.message}" for item in errors), errors) from None
 
 
-def edit_run(engine: Engine, run_id: int, wanted: Labels, *, actor: str) -> None:
-    """Replace the labels of a run, in any state. Raises NotFound."""
+def edit_run(engine: Engine, run_id: int, wanted: Changes, *, actor: str) -> list[str]:
+    """Change labels of a run, in any state, and return which of name, tags, notes and pinned are different now.
+
+    What really changes is told in the audit log, in the same transaction; what changes nothing leaves no entry.
+    Raises NotFound, also while the run is being deleted; Refused when the run would have too many tags.
+    """
     with write_session(engine) as session:
         run = get_run(session, run_id)
-        run.name, run.notes, run.pinned = wanted.name, wanted.notes.replace("\r\n", "\n"), wanted.pinned
-        session.add(run)
-        session.execute(delete(RunTag).where(col(RunTag.run_id) == run_id))
-        session.add_all(RunTag(run_id=run_id, tag=tag) for tag in sorted(set(wanted.tags)))
-        session.add(AuditEntry(at=now(), actor=actor, action="edit", run_id=run_id, detail=f"name {wanted.name!r}"))
+        told = [*_edit_name(run, wanted), *_edit_tags(session, run_id, wanted), *_edit_rest(run, wanted)]
+        if told:
+            session.add(run)
+            detail = "; ".join(f"{item.field} {item.text}" for item in told)
+            session.add(AuditEntry(at=now(), actor=actor, action="edit", run_id=run_id, detail=detail))
+    return [item.field for item in told]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """One label that changed, and how, in the words of the audit log."""
+
+    field: str
+    text: str
+
+
+def _edit_name(run: Run, wanted: Changes) -> list[_Told]:
+    if "name" not in wanted.model_fields_set or wanted.name == run.name:
+        return []
+    told = _Told(field="name", text=f"{run.name!r} to {wanted.name!r}")
+    run.name = wanted.name
+    return [told]
+
+
+def _edit_tags(session: Session, run_id: int, wanted: Changes) -> list[_Told]:
+    before = set(tags_of(session, [run_id]).get(run_id, []))
+    after = set(wanted.tags) if "tags" in wanted.model_fields_set else before
+    after = (after | set(wanted.add_tags)) - set(wanted.remove_tags)
+    if len(after) > MAX_TAGS and after - before:
+        raise refused("add_tags", f"run {run_id} would have {len(after)} tags, at most {MAX_TAGS}; remove some first")
+    added, removed = sorted(after - before), sorted(before - after)
+    if not added and not removed:
+        return []
+    session.execute(delete(RunTag).where(col(RunTag.run_id) == run_id, col(RunTag.tag).in_(removed)))
+    session.add_all(RunTag(run_id=run_id, tag=tag) for tag in added)
+    signed = [f"+{tag!r}" for tag in added] + [f"-{tag!r}" for tag in removed]
+    return [_Told(field="tags", text=" ".join(signed))]
+
+
+def _edit_rest(run: Run, wanted: Changes) -> list[_Told]:
+    told = []
+    if "notes" in wanted.model_fields_set and wanted.notes != run.notes:
+        told.append(_Told(field="notes", text=f"from {len(run.notes)} to {len(wanted.notes)} characters"))
+        run.notes = wanted.notes
+    if "pinned" in wanted.model_fields_set and wanted.pinned != run.pinned:
+        told.append(_Told(field="pinned", text="yes" if wanted.pinned else "no"))
+        run.pinned = wanted.pinned
+    return told

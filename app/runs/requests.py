@@ -5,7 +5,7 @@ import json
 import unicodedata
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.runs.errors import FieldError, Refused, refused
 from app.settings import Settings
@@ -13,6 +13,7 @@ from trainer.contract.kinds import KindSpec, kinds, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
+MAX_TAGS: Final = 20
 LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
 """What the local executor understands."""
 MAX_PORT: Final = 65_535
@@ -26,8 +27,17 @@ def plain_text(text: str) -> str:
     return text.strip()
 
 
+def distinct(tags: list[str]) -> list[str]:
+    """Return tags sorted, each once. Raises ValueError for one without a visible character."""
+    if not all(tags):
+        raise ValueError("a tag needs at least one visible character")
+    return sorted(set(tags))
+
+
 Word = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
 Tag = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
+Name = Annotated[str, Field(max_length=200), AfterValidator(plain_text)]
+Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(distinct)]
 
 
 class RunRequest(BaseModel):
@@ -39,15 +49,8 @@ class RunRequest(BaseModel):
     preset: Word | None = Field(None, description="None means `quick`.")
     params: dict[str, Any] = Field(default_factory=dict, description="What differs from the preset.")
     launch: dict[str, Any] = Field(default_factory=dict, description="For the executor, never for the kind.")
-    name: Annotated[str, Field(max_length=200), AfterValidator(plain_text)] = ""
-    tags: list[Tag] = Field(default_factory=list, max_length=20)
-
-    @field_validator("tags")
-    @classmethod
-    def _no_empty_tags(cls, tags: list[str]) -> list[str]:
-        if not all(tags):
-            raise ValueError("a tag needs at least one visible character")
-        return sorted(set(tags))
+    name: Name = ""
+    tags: Tags = Field(default_factory=list)
 
     def digest(self) -> str:
         """Return the SHA-256 of the content, the same for the same request however it was written."""

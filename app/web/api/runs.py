@@ -1,4 +1,4 @@
-"""Runs: list, create, show, cancel, retry, delete."""
+"""Runs: list, create, show, edit, cancel, retry, delete."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from sqlmodel import Session
 from starlette.responses import Response
 
 from app.db import read_session
+from app.runs.editing import Changes, edit_run
 from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.requests import RunRequest
@@ -67,6 +68,13 @@ def create(
 def show(request: Request, run_id: int, session: ReadSession) -> Response:
     """Show everything known about a run."""
     return cached_reply(request, get_run_document(session, run_id))
+
+
+@router.patch("/{run_id}", responses=answers(403, 404, 413, model=RunDocument))
+def edit(request: Request, run_id: int, body: Changes, actor: Actor) -> Response:
+    """Change name, tags, notes or pin of a run in any state; what is absent stays as it is."""
+    edit_run(request.app.state.engine, run_id, body, actor=actor)
+    return reply(_document(request, run_id))
 
 
 @router.post("/{run_id}/cancel", status_code=202, responses=answers(403, 404, 409, success=202, model=RunDocument))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.artifacts import artifact_path, artifacts
-from app.runs.editing import edit_run, labels
+from app.runs.editing import edit_run, read_changes
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
@@ -131,6 +131,7 @@ class EditForm(BaseModel):
 def edit(request: Request, run_id: int, form: Annotated[EditForm, Form()]) -> Response:
     """Replace name, tags, notes and pin of a run."""
     words = [tag for tag in (part.strip() for part in form.tags.split(",")) if tag]
-    wanted = labels(name=form.name, tags=words, notes=form.notes, pinned=bool(form.pinned))
+    given = {"name": form.name, "tags": words, "notes": form.notes, "pinned": bool(form.pinned)}
+    wanted = read_changes(given)
     edit_run(request.app.state.engine, run_id, wanted, actor=rendering.actor(request))
     return see(request, "run_page", run_id=run_id)
