@@ -12,15 +12,12 @@ from app.runs.editing import Changes, edit_run
 from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.requests import RunRequest
-from app.runs.states import State
-from app.runs.store import PAGE_LIMIT, RunFilters, get_run_document, list_runs
+from app.runs.store import PAGE_LIMIT, get_run_document, list_runs
+from app.web.api.filters import Filters
 from app.web.api.replies import Actor, AppSettings, ReadSession, Verbs, cached_reply, reply
 from app.web.api.schemas import RunDocument, RunList, answers
-from trainer.contract.result import Verdict
 
 router = APIRouter(prefix="/runs", tags=["runs"])
-
-Words = Annotated[list[str] | None, Query(max_length=20)]
 
 
 class RetryRequest(BaseModel):
@@ -35,11 +32,7 @@ class RetryRequest(BaseModel):
 def list_(
     *,
     session: ReadSession,
-    state: Annotated[list[State] | None, Query()] = None,
-    kind: Words = None,
-    verdict: Annotated[list[Verdict] | None, Query()] = None,
-    tag: Words = None,
-    q: Annotated[str, Query(max_length=200)] = "",
+    filters: Filters,
     sort: Order = Order.NEWEST,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
@@ -48,7 +41,6 @@ def list_(
 
     A parameter given several times means any of its values, for tags all of them.
     """
-    filters = RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), q=q)
     return reply(list_runs(session, filters, order=sort, cursor=cursor, limit=limit).document())
 
 

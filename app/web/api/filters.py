@@ -1,0 +1,26 @@
+"""What a list of runs is narrowed to, as the query of an address carries it: the same wherever runs are listed."""
+
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from app.runs.states import State
+from app.runs.store import RunFilters
+from trainer.contract.result import Verdict
+
+Words = Annotated[list[str] | None, Query(max_length=20)]
+
+
+def run_filters(
+    *,
+    state: Annotated[list[State] | None, Query()] = None,
+    kind: Words = None,
+    verdict: Annotated[list[Verdict] | None, Query()] = None,
+    tag: Words = None,
+    q: Annotated[str, Query(max_length=200)] = "",
+) -> RunFilters:
+    """Return the filters; a parameter given several times means any of its values, for tags all of them."""
+    return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), q=q)
+
+
+Filters = Annotated[RunFilters, Depends(run_filters)]
