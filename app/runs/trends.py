@@ -15,7 +15,7 @@ from app.runs.records import RunCheck, RunFacts
 from app.runs.states import State
 from trainer.contract.kinds import kinds
 from trainer.contract.paths import RunPaths
-from trainer.contract.result import Result
+from trainer.contract.result import Check, Result
 
 MOST_POINTS: Final = 1000
 FILL_AT_ONCE: Final = 100
@@ -37,7 +37,7 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
     )
     with read_session(engine) as session:
         rows = [(int(run_id), str(kind)) for run_id, kind in session.execute(unread)]
-    found = [(run_id, kind, _checks_of(runs_dir, run_id)) for run_id, kind in rows]
+    found = [(run_id, kind, read_checks(runs_dir, run_id)) for run_id, kind in rows]
     if found:
         with write_session(engine) as session:
             alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_([run_id for run_id, *_ in found]))))
@@ -47,7 +47,8 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
     return len(found)
 
 
-def _checks_of(runs_dir: Path, run_id: int) -> list[Any]:
+def read_checks(runs_dir: Path, run_id: int) -> list[Check]:
+    """Return the checks of a run's result; none when it cannot be read."""
     try:
         return list(Result.load(RunPaths(runs_dir / str(run_id)).result).checks)
     except (OSError, ValueError):

@@ -1,17 +1,16 @@
-"""What a run leaves behind: its result, its artifacts, its export."""
+"""What a run leaves behind: its result, its artifacts, its checkpoints."""
 
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
 from app.runs.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
 from app.runs.checkpoints import check_checkpoints
-from app.runs.export import MEDIA_TYPES, Format, Table, csv_pieces, json_pieces, parquet_bytes
 from app.runs.store import get_run
 from app.runs.verification import run_folder, verify_run
-from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply, streamed
+from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
@@ -60,25 +59,3 @@ def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -
     """List the run's checkpoints, newest first, after comparing every digest."""
     get_run(session, run_id)
     return reply({"items": check_checkpoints(run_folder(settings.runs_dir, run_id))})
-
-
-@router.get("/export", responses=answers(404, 406), response_class=Response)
-def export(
-    *,
-    request: Request,
-    run_id: int,
-    session: ReadSession,
-    settings: AppSettings,
-    format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
-    table: Annotated[Table, Query(description="Of csv and parquet; json has everything.")] = "metrics",
-) -> Response:
-    """Give the run as a file: csv and parquet hold one table, json everything with every event."""
-    get_run(session, run_id)
-    runs_dir, kind = settings.runs_dir, MEDIA_TYPES[format]
-    name = f"run-{run_id}.json" if format == "json" else f"run-{run_id}-{table}.{format}"
-    if format == "parquet":
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(parquet_bytes(session, runs_dir, run_id, table), 200, headers, kind)
-    if format == "csv":
-        return streamed(request.app.state.engine, lambda db: csv_pieces(db, runs_dir, run_id, table), kind, name)
-    return streamed(request.app.state.engine, lambda db: json_pieces(db, runs_dir, run_id), kind, name)

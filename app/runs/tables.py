@@ -1,0 +1,142 @@
+"""A table as a file: CSV that spreadsheets read without harm, Parquet with true types; both a piece at a time."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum, auto
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any, Final
+
+from app.runs.errors import Unacceptable
+
+
+class Type(Enum):
+    """What the values of a column are; each may be null."""
+
+    TEXT = auto()
+    TEXTS = auto()
+    """A list of texts; in CSV joined by commas."""
+    INTEGER = auto()
+    NUMBER = auto()
+    """Float, or the name of a number that is not finite."""
+    BOOLEAN = auto()
+    MOMENT = auto()
+    """Unix seconds, or RFC 3339 text; CSV shows it as it is given."""
+
+
+Columns = Mapping[str, Type]
+Row = Sequence[Any]
+
+CSV_ROWS: Final = 2_000
+"""Rows per piece of CSV."""
+GROUP_ROWS: Final = 20_000
+"""Rows per row group of Parquet: what is held in memory."""
+PLAIN: Final = frozenset({int, float})
+"""Types written as they are; a bool is not among them."""
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yield a table as CSV with a line of names; null is empty. What `rows` raises at first comes before any piece."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    for number, row in enumerate(rows, start=1):
+        writer.writerow([value if type(value) in PLAIN else _cell(value) for value in row])
+        if number % CSV_ROWS == 0:
+            yield buffer.getvalue().encode()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        value = ", ".join(value)
+    # A spreadsheet would run a text that begins like a formula; the named infinities are harmless.
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS) and value != "-Infinity":
+        return f"'{value}"
+    return value
+
+
+def parquet_available() -> bool:
+    """Return whether pyarrow is installed."""
+    return find_spec("pyarrow") is not None
+
+
+def parquet_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yield a table as Parquet, a row group at a time; NaN and the infinities are real ones, moments are UTC.
+
+    What `rows` raises at first comes before any piece. Raises Unacceptable when pyarrow is not installed.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise Unacceptable(
+            "parquet_unavailable", "format parquet needs pyarrow: pip install 'ddp-audit[parquet]'; csv and json work"
+        ) from None
+    types = {
+        Type.TEXT: arrow.string(),
+        Type.TEXTS: arrow.list_(arrow.string()),
+        Type.INTEGER: arrow.int64(),
+        Type.NUMBER: arrow.float64(),
+        Type.BOOLEAN: arrow.bool_(),
+        Type.MOMENT: arrow.timestamp("us", tz="UTC"),
+    }
+    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    pieces, source = _Pieces(), iter(rows)
+    with parquet.ParquetWriter(pieces, schema) as writer:
+        while group := list(islice(source, GROUP_ROWS)):
+            values = zip(*group, strict=True)
+            arrays = [
+                arrow.array(_converted(kind, column), types[kind])
+                for kind, column in zip(columns.values(), values, strict=True)
+            ]
+            writer.write_batch(arrow.record_batch(arrays, schema=schema))
+            yield pieces.take()
+    yield pieces.take()
+
+
+def _converted(kind: Type, values: Sequence[Any]) -> Sequence[Any]:
+    convert = CONVERTERS.get(kind)
+    return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _microseconds(value: float | str) -> int | datetime:
+    return datetime.fromisoformat(value) if isinstance(value, str) else round(value * 1_000_000)
+
+
+CONVERTERS: Final[Mapping[Type, Callable[[Any], Any]]] = {Type.NUMBER: float, Type.MOMENT: _microseconds}
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is written once and read in pieces while it grows."""
+
+    def __init__(self) -> None:
+        self._waiting: list[bytes] = []
+        self._length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._length
+
+    def write(self, data: Any, /) -> int:
+        piece = bytes(data)
+        self._waiting.append(piece)
+        self._length += len(piece)
+        return len(piece)
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        piece = b"".join(self._waiting)
+        self._waiting.clear()
+        return piece

@@ -1,0 +1,63 @@
+"""Runs as files: one of them with all it left, or every run of a list."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.runs.export import MEDIA_TYPES, Format, Table, run_pieces
+from app.runs.listexport import ListTable, list_pieces
+from app.runs.ordering import Order
+from app.runs.store import get_run
+from app.web.api.filters import Filters
+from app.web.api.replies import AppSettings, ReadSession, streamed
+from app.web.api.schemas import Answers, answers
+
+router = APIRouter(prefix="/runs", tags=["exports"])
+FILES: Final[dict[str, Any]] = {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()}
+
+
+def _file(*problems: int) -> Answers:
+    return {200: {"description": "Success", "content": FILES}, **answers(*problems)}
+
+
+@router.get("/export", responses=_file(406), response_class=Response)
+def export_list(
+    *,
+    request: Request,
+    settings: AppSettings,
+    filters: Filters,
+    sort: Order = Order.NEWEST,
+    format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
+    table: Annotated[ListTable, Query(description="The runs, or the checks of all of them.")] = "runs",
+) -> Response:
+    """Give every run that fits the filters of the list, without its limit, as one file."""
+    runs_dir, name = settings.runs_dir, f"{table}.{format}"
+    return streamed(
+        request.app.state.engine,
+        lambda session: list_pieces(session, runs_dir, filters, sort, form=format, table=table),
+        MEDIA_TYPES[format],
+        name,
+    )
+
+
+@router.get("/{run_id}/export", responses=_file(404, 406), response_class=Response)
+def export_run(
+    *,
+    request: Request,
+    run_id: int,
+    session: ReadSession,
+    settings: AppSettings,
+    format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
+    table: Annotated[Table, Query(description="Of csv and parquet; json has everything.")] = "metrics",
+) -> Response:
+    """Give the run as a file: csv and parquet hold one table, json everything with every event."""
+    get_run(session, run_id)
+    runs_dir = settings.runs_dir
+    name = f"run-{run_id}.json" if format == "json" else f"run-{run_id}-{table}.{format}"
+    return streamed(
+        request.app.state.engine,
+        lambda db: run_pieces(db, runs_dir, run_id, format, table),
+        MEDIA_TYPES[format],
+        name,
+    )
