@@ -1,10 +1,11 @@
 """What lies in the data directory and belongs to nothing: folders without a run, runs without a folder, stray files."""
 
+import hashlib
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -12,9 +13,11 @@ from typing import Any, Final, Literal
 from sqlalchemy import Engine, select
 from sqlmodel import col
 
+from app.clock import now
 from app.db import read_session, write_session
 from app.keeping.usage import folder_size
-from app.runs.models import Run
+from app.runs.errors import Conflict
+from app.runs.models import AuditEntry, Run
 from app.runs.states import FINAL
 from app.settings import Settings
 
@@ -24,6 +27,12 @@ ASIDE: Final = ".orphan-"
 """Prefix of a folder set aside to be removed."""
 
 What = Literal["folder_without_run", "run_without_folder", "stray_file", "set_aside"]
+WHY: Final[Mapping[What, str]] = {
+    "folder_without_run": "a run's folder, and no run has that number",
+    "run_without_folder": "the run has ended and its folder is gone; delete the run itself if it is of no use",
+    "stray_file": "written aside by a process that ended before it gave the file its name",
+    "set_aside": "set aside to be removed, by a deletion or a restore that was interrupted or asked to keep it",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +49,16 @@ class Orphan:
         """Whether `remove` takes it away: a run's row is the user's to delete."""
         return self.what != "run_without_folder"
 
+    @property
+    def why(self) -> str:
+        """Why it belongs to nothing, in words."""
+        return WHY[self.what]
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON carries it."""
         return {
             "what": self.what,
+            "why": self.why,
             "path": str(self.path),
             "bytes": self.bytes,
             "run_id": self.run_id,
@@ -118,10 +133,60 @@ def _is_aside(name: str) -> bool:
     return name.startswith(".") and name.endswith(".part")
 
 
-def remove_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
-    """Remove what `find_orphans` finds and may be removed, and return it."""
+def orphan_list(engine: Engine, settings: Settings) -> dict[str, Any]:
+    """Return `{plan, items, bytes, removable_bytes}`; paths are given below the data or the runs directory."""
+    return listed(settings, find_orphans(engine, settings))
+
+
+def listed(settings: Settings, found: Sequence[Orphan]) -> dict[str, Any]:
+    """Return things without an owner as the API gives them, with the name of the plan that removes them."""
+    return {
+        "plan": plan_of(found),
+        "items": [{**orphan.document(), "path": _place(settings, orphan.path)} for orphan in found],
+        "bytes": sum(orphan.bytes for orphan in found),
+        "removable_bytes": sum(orphan.bytes for orphan in found if orphan.removable),
+    }
+
+
+def _place(settings: Settings, path: Path) -> str:
+    # Not the whole path: who reads the list over the network need not know where on the machine it lies.
+    for name, root in (("runs", settings.runs_dir), ("data", settings.data_dir)):
+        if path.is_relative_to(root):
+            return f"{name}/{path.relative_to(root)}"
+    return path.name
+
+
+def plan_of(found: Sequence[Orphan]) -> str:
+    """Return the name of what would be removed: the same things give the same name."""
+    names = sorted(str(orphan.path) for orphan in found if orphan.removable)
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def remove_orphans(engine: Engine, settings: Settings, *, seen: str | None = None, actor: str = "user") -> list[Orphan]:
+    """Remove what `find_orphans` finds and may be removed, and return it.
+
+    With `seen`, the name `plan_of` gave to what was looked at: raises Conflict when it would by now be something else;
+    then nothing is removed.
+    """
+    found = find_orphans(engine, settings)
+    if seen is not None and seen != plan_of(found):
+        count = sum(orphan.removable for orphan in found)
+        raise Conflict(
+            "plan_changed",
+            f"by now {count} things would be removed (plan {plan_of(found)}), not those of plan {seen[:40]!r}: "
+            "look at the new list first",
+        )
+    removed = _remove(engine, settings, found)
+    if removed:
+        detail = f"{len(removed)} orphans, {sum(orphan.bytes for orphan in removed)} bytes"
+        with write_session(engine) as session:
+            session.add(AuditEntry(at=now(), actor=actor, action="remove_orphans", detail=detail))
+    return removed
+
+
+def _remove(engine: Engine, settings: Settings, found: Sequence[Orphan]) -> list[Orphan]:
     removed = []
-    for orphan in find_orphans(engine, settings):
+    for orphan in found:
         if not orphan.removable:
             continue
         if orphan.what == "folder_without_run":

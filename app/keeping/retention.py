@@ -5,7 +5,7 @@ was pinned in between is never removed unseen.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -62,11 +62,25 @@ class Doomed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spared:
+    """A run no policy removes, and why."""
+
+    id: int
+    kind: str
+    name: str
+    state: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a policy would do now."""
 
     remove: list[Doomed]
     """Oldest end first."""
+    spared: list[Spared]
+    """Pinned runs and runs that have not ended, newest first; all others that stay are within the limits."""
     kept_runs: int
     kept_bytes: int
     over_bytes: int
@@ -79,11 +93,11 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON carries it."""
-        fields = ("id", "kind", "name", "state", "finished_at", "bytes", "why")
         return {
             "plan": self.digest,
-            "remove": [{name: getattr(item, name) for name in fields} for item in self.remove],
+            "remove": [asdict(item) for item in self.remove],
             "remove_bytes": sum(item.bytes for item in self.remove),
+            "spared": [asdict(item) for item in self.spared],
             "kept_runs": self.kept_runs,
             "kept_bytes": self.kept_bytes,
             "over_bytes": self.over_bytes,
@@ -105,7 +119,17 @@ def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
     remove = [_doomed(run, sizes[run.id or 0].bytes, why[run.id or 0]) for run in reversed(ended) if run.id in why]
     kept_bytes = held - sum(item.bytes for item in remove)
     over = 0 if policy.max_bytes is None else max(0, kept_bytes - policy.max_bytes)
-    return Plan(remove=remove, kept_runs=len(runs) - len(remove), kept_bytes=kept_bytes, over_bytes=over)
+    spared = [_spared(run, sizes[run.id or 0].bytes if run.id in sizes else 0) for run in runs if _is_spared(run)]
+    return Plan(remove=remove, spared=spared, kept_runs=len(runs) - len(remove), kept_bytes=kept_bytes, over_bytes=over)
+
+
+def _is_spared(run: Run) -> bool:
+    return run.pinned or run.state not in FINAL
+
+
+def _spared(run: Run, size: int) -> Spared:
+    why = "pinned" if run.pinned else f"has not ended: {run.state}"
+    return Spared(id=run.id or 0, kind=run.kind, name=run.name, state=run.state, bytes=size, why=why)
 
 
 def _reasons(ended: list[Run], sizes: dict[int, int], held: int, policy: Policy) -> dict[int, str]:

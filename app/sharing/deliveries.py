@@ -13,16 +13,27 @@ from app.runs.models import AuditEntry
 from app.runs.records import Delivery, DeliveryAttempt
 
 MOST: Final = 200
+STATUSES: Final = ("pending", "delivered", "failed", "skipped")
+"""What can become of a delivery; see `app.runs.records.Delivery`."""
 
 
-def deliveries(session: Session, *, run_id: int | None = None, limit: int = 50) -> list[dict[str, Any]]:
-    """Return the newest deliveries with every attempt, newest first."""
-    query = select(Delivery).order_by(col(Delivery.id).desc()).limit(max(1, min(limit, MOST)))
+def delivery_log(
+    session: Session, *, run_id: int | None = None, status: str = "", before: int | None = None, limit: int = 50
+) -> dict[str, Any]:
+    """Return `{items, next_before}`; ask again with `before=next_before` for older ones, None on the last page."""
+    limit = max(1, min(limit, MOST))
+    query = select(Delivery).order_by(col(Delivery.id).desc()).limit(limit + 1)
     if run_id is not None:
         query = query.where(col(Delivery.run_id) == run_id)
+    if status:
+        query = query.where(col(Delivery.status) == status)
+    if before is not None:
+        query = query.where(col(Delivery.id) < before)
     rows = list(session.scalars(query))
+    more, rows = len(rows) > limit, rows[:limit]
     attempts = _attempts(session, [row.id or 0 for row in rows])
-    return [_delivery(row, attempts.get(row.id or 0, [])) for row in rows]
+    items = [_delivery(row, attempts.get(row.id or 0, [])) for row in rows]
+    return {"items": items, "next_before": rows[-1].id if more else None}
 
 
 def _attempts(session: Session, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:

@@ -11,8 +11,7 @@ from app.db import read_session
 from app.keeping.disk import free_bytes
 from app.runs.records import Delivery, RunFacts
 from app.settings import Settings
-
-STATUSES = ("pending", "delivered", "failed", "skipped")
+from app.sharing.deliveries import STATUSES
 
 
 class KeepingNumbers(Collector):

@@ -25,7 +25,7 @@ from app.runs.states import Reason, State
 from app.schema import migrate
 from app.settings import Settings
 from app.sharing import webhook
-from app.sharing.deliveries import deliveries, redeliver
+from app.sharing.deliveries import delivery_log, redeliver
 from app.sharing.dispatcher import Dispatcher
 from app.sharing.webhook import deliver_due, signature
 from tests.support.ended import end_run
@@ -90,7 +90,8 @@ def engine(settings: Settings) -> Iterator[Engine]:
 
 def log_of(engine: Engine) -> list[dict[str, Any]]:
     with read_session(engine) as session:
-        return deliveries(session)
+        found: list[dict[str, Any]] = delivery_log(session)["items"]
+        return found
 
 
 def make_due(engine: Engine) -> None:

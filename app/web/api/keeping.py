@@ -1,4 +1,4 @@
-"""Keeping: bytes per run, and the retention policy as a plan first."""
+"""Keeping: what fills the disk, the retention policy and what belongs to nothing, each as a plan first."""
 
 from typing import Annotated
 
@@ -6,8 +6,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.keeping.orphans import listed, orphan_list, remove_orphans
 from app.keeping.retention import MOST_DAYS, Policy, apply, plan
-from app.keeping.usage import usage
+from app.keeping.storage import storage
 from app.runs.requests import find_kind
 from app.web.api.replies import Actor, AppSettings, reply
 from app.web.api.schemas import answers
@@ -42,8 +43,11 @@ class PolicyApply(PolicyQuery):
 
 @router.get("/usage", responses=answers())
 def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Response:
-    """Give the bytes of every run's folder, largest first; `refresh` measures ended runs anew."""
-    return reply(usage(request.app.state.engine, settings.runs_dir, refresh=refresh))
+    """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
+
+    `refresh` measures ended runs anew.
+    """
+    return reply(storage(request.app.state.engine, settings, refresh=refresh))
 
 
 @router.get("/retention", responses=answers())
@@ -57,3 +61,25 @@ def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor
     """Remove what the named plan shows; 409 when the policy would by now remove other runs."""
     done = apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
     return reply(done)
+
+
+class OrphansRemove(BaseModel):
+    """The list that was looked at."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /orphans`.")
+
+
+@router.get("/orphans", responses=answers())
+def show_orphans(request: Request, settings: AppSettings) -> Response:
+    """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
+    return reply(orphan_list(request.app.state.engine, settings))
+
+
+@router.post("/orphans", responses=answers(403, 409))
+def remove_listed(request: Request, settings: AppSettings, body: OrphansRemove, actor: Actor) -> Response:
+    """Remove what the named list shows as removable; 409 when it would by now be something else."""
+    removed = remove_orphans(request.app.state.engine, settings, seen=body.plan, actor=actor)
+    done = listed(settings, removed)
+    return reply({"removed": done["items"], "bytes": done["bytes"]})

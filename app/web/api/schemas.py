@@ -49,6 +49,7 @@ class RunSummary(BaseModel):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    took_seconds: float | None = Field(description="From start to end; null until both are known.")
     device: str | None
     backend: str | None
     retry_of: int | None
@@ -190,6 +191,59 @@ class AuditList(BaseModel):
     """Entries of the audit log, newest first."""
 
     items: list[AuditEntryDocument]
+    next_before: int | None
+
+
+class ShortfallDocument(BaseModel):
+    """One thing that keeps runs from being recorded or started."""
+
+    code: str = Field(description="database_unavailable, no_worker or disk_low")
+    detail: str
+
+
+class WorkerDocument(BaseModel):
+    """One worker process."""
+
+    pid: int
+    host: str
+    started_at: str
+    heartbeat_at: str
+    heartbeat_seconds: float = Field(description="Age of the newest heartbeat.")
+    fresh: bool
+    devices: dict[str, Any] | None = Field(description="What it sees of its machine; null until it has looked.")
+    kinds: list[str]
+    targets: list[str]
+
+
+class WaitingRun(BaseModel):
+    """A run in the queue."""
+
+    id: int
+    name: str
+    kind: str
+    preset: str | None
+    created_at: str
+    position: int = Field(description="1 is next.")
+    why: str
+
+
+class StatusDocument(BaseModel):
+    """How the service stands."""
+
+    ready: bool
+    shortfalls: list[ShortfallDocument]
+    workers: list[WorkerDocument]
+    queue: list[WaitingRun] = Field(description="The first 50.")
+    waiting: int
+    running: int
+    schema_: dict[str, str | None] | None = Field(alias="schema", description="Versions of database and program.")
+    disk: dict[str, Any]
+
+
+class DeliveryList(BaseModel):
+    """Webhook deliveries, newest first."""
+
+    items: list[dict[str, Any]]
     next_before: int | None
 
 

@@ -1,6 +1,6 @@
 """Sharing and automation: JUnit XML, a page that stands alone, badges, trends, and the webhook's delivery log."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy import Engine
@@ -12,10 +12,10 @@ from app.runs.errors import NotFound
 from app.runs.store import get_run, get_run_document
 from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.sharing.badge import badge, newest_verdict
-from app.sharing.deliveries import MOST, deliveries, redeliver
+from app.sharing.deliveries import MOST, delivery_log, redeliver
 from app.sharing.junit import junit
 from app.web.api.replies import Actor, AppSettings, ReadSession, reply
-from app.web.api.schemas import Answers, Items, answers
+from app.web.api.schemas import Answers, DeliveryList, answers
 
 router = APIRouter(tags=["sharing"])
 
@@ -78,16 +78,18 @@ def show_trend(
         return reply(trend(session, kind, check, limit))
 
 
-@router.get("/webhooks/deliveries", responses=answers(404, model=Items))
+@router.get("/webhooks/deliveries", responses=answers(404, model=DeliveryList))
 def list_deliveries(
     session: ReadSession,
     run_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    status: Annotated[Literal["pending", "delivered", "failed", "skipped"] | None, Query()] = None,
+    before: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_before` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
 ) -> Response:
     """List what the webhook was told, newest first, with every attempt; never the address."""
-    if run_id is not None and not deliveries(session, run_id=run_id, limit=1):
+    if run_id is not None and not delivery_log(session, run_id=run_id, limit=1)["items"]:
         get_run(session, run_id)
-    return reply({"items": deliveries(session, run_id=run_id, limit=limit)})
+    return reply(delivery_log(session, run_id=run_id, status=status or "", before=before, limit=limit))
 
 
 @router.post("/webhooks/deliveries/{delivery_id}/redeliver", status_code=202, responses=answers(403, 404, success=202))
