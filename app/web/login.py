@@ -60,7 +60,9 @@ async def log_in(request: Request) -> Response:
     elif access.protected:
         guesses.count(client)
         if wants_html(request):
-            return rendering.page(request, "pages/login/show.html", 401, needed=True, next=page, problem=WRONG)
+            return rendering.page(
+                request, "pages/login/show.html", 401, nav="login", needed=True, next=page, problem=WRONG
+            )
         raise Problem(401, "unauthorised", WRONG)
     return response
 

@@ -14,4 +14,4 @@ router = APIRouter(include_in_schema=False)
 def show(request: Request, next_: Annotated[str, Query(alias="next", max_length=500)] = "") -> Response:
     """Show the form; without a token set there is nothing to sign in to."""
     needed = request.app.state.settings.token is not None
-    return rendering.page(request, "pages/login/show.html", needed=needed, next=next_, problem="")
+    return rendering.page(request, "pages/login/show.html", nav="login", needed=needed, next=next_, problem="")

@@ -2,8 +2,26 @@
 
 from fastapi import APIRouter
 
-from app.web.pages import audit, classify, compare, explain, launch, listing, live, login, resources, run, trends
+from app.web.pages import (
+    audit,
+    classify,
+    compare,
+    deliveries,
+    explain,
+    launch,
+    listing,
+    live,
+    login,
+    resources,
+    run,
+    status,
+    storage,
+    trends,
+)
+
+READING = (listing, launch, live, run, resources, compare, trends, classify, explain)
+KEEPING = (storage, status, deliveries, audit, login)
 
 router = APIRouter(include_in_schema=False)
-for part in (listing, launch, live, run, resources, compare, trends, classify, explain, audit, login):
+for part in (*READING, *KEEPING):
     router.include_router(part.router)

@@ -1,0 +1,73 @@
+"""`/deliveries`: what the webhook was told, every attempt, and sending once more."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
+from sqlmodel import Session
+
+from app.db import read_session
+from app.runs.ordering import LARGEST_ID
+from app.sharing.deliveries import STATUSES, delivery_log, redeliver
+from app.web.pages import rendering
+
+router = APIRouter(include_in_schema=False)
+
+
+class DeliveriesQuery(BaseModel):
+    """Filters of the delivery log, as the address carries them; empty means all."""
+
+    run: str = Field("", max_length=19)
+    status: str = Field("", max_length=16)
+    before: int | None = Field(None, ge=1, le=LARGEST_ID)
+
+    def address(self, before: int | None) -> str:
+        """Return the query string of another page of the same deliveries."""
+        values = {"run": self.run, "status": self.status, "before": before or ""}
+        return urlencode({name: value for name, value in values.items() if value})
+
+    def run_id(self) -> int | None:
+        """Return the run asked for; what is no number means no run, and finds nothing."""
+        words = self.run.strip().removeprefix("#")
+        if not words:
+            return None
+        return int(words) if words.isascii() and words.isdigit() and int(words) <= LARGEST_ID else 0
+
+
+@router.get("/deliveries", name="deliveries_page")
+def show(request: Request, query: Annotated[DeliveriesQuery, Query()]) -> Response:
+    """Show one page of deliveries, newest first."""
+    with read_session(request.app.state.engine) as session:
+        found = delivery_log(session, run_id=query.run_id(), status=query.status, before=query.before)
+    older = found["next_before"]
+    return rendering.page(
+        request,
+        "pages/deliveries/show.html",
+        nav="deliveries",
+        deliveries=found["items"],
+        query=query,
+        statuses=STATUSES,
+        older=f"?{query.address(older)}" if older else "",
+        newest=f"?{query.address(None)}" if query.before else "",
+    )
+
+
+@router.post("/deliveries/{delivery_id:int}/redeliver", name="delivery_again")
+def again(request: Request, delivery_id: int) -> Response:
+    """Send a delivery once more, then show its run's deliveries."""
+    found = redeliver(request.app.state.engine, delivery_id, actor=rendering.actor(request))
+    target = f"{rendering.path(request, 'deliveries_page')}?run={found['run_id']}"
+    return RedirectResponse(target, status_code=303)
+
+
+def notice_of(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
+    """Return `{text, url}` on the newest notice of a run's end; None where no webhook is set or nothing was due yet."""
+    if request.app.state.settings.webhook_url is None:
+        return None
+    items = delivery_log(session, run_id=run_id, limit=1)["items"]
+    if not items:
+        return None
+    url = f"{rendering.path(request, 'deliveries_page')}?run={run_id}"
+    return {"status": items[0]["status"], "attempts": str(len(items[0]["attempts"])), "url": url}

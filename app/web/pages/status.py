@@ -1,0 +1,25 @@
+"""`/status`: why nothing starts, or that everything can: workers, queue, versions and disk."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from app.web.health import product_version
+from app.web.pages import rendering
+from app.web.standing import standing
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/status", name="status_page")
+def show(request: Request) -> Response:
+    """Show how the service stands."""
+    state = request.app.state
+    found = standing(state.engine, state.settings)
+    return rendering.page(
+        request,
+        "pages/status/show.html",
+        nav="status",
+        standing=found,
+        version=product_version(),
+        max_cpu_runs=state.settings.max_cpu_runs,
+    )
