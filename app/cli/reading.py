@@ -44,14 +44,20 @@ def list_runs(
     kind: Values = None,
     verdict: Values = None,
     tag: Values = None,
+    pinned: Annotated[
+        bool | None, typer.Option("--pinned/--not-pinned", help="Only those pinned, or only the others.")
+    ] = None,
     q: Annotated[str | None, typer.Option("-q", "--query", help="Part of a name, note or tag, or a number.")] = None,
-    sort: Annotated[str, typer.Option(help="newest, oldest, or finished: last to end first.")] = "newest",
+    sort: Annotated[
+        str,
+        typer.Option(help="newest, oldest, pinned (those first), finished (last to end first), longest or shortest."),
+    ] = "newest",
     limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first unless told otherwise."""
-    given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "q": q, "sort": sort}
+    given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "pinned": pinned, "q": q, "sort": sort}
     document = open_client().get("/runs", **given, limit=limit, cursor=cursor)
     if as_json:
         emit(document)

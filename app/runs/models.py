@@ -25,6 +25,8 @@ class Run(SQLModel, table=True):
         Index("ix_run_kind_id", "kind", "id"),
         Index("ix_run_verdict_id", "verdict", "id"),
         Index("ix_run_finished_at", "finished_at", "id"),
+        Index("ix_run_took_seconds", "took_seconds", "id"),
+        Index("ix_run_pinned_id", "pinned", "id"),
         Index("ux_run_idempotency", "idempotency_key", unique=True),
         {"sqlite_autoincrement": True},
     )
@@ -45,6 +47,8 @@ class Run(SQLModel, table=True):
     created_at: datetime = Field(sa_type=UtcDateTime)
     started_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     finished_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    took_seconds: float | None = None
+    """From the start to the end; None until both are known, and for good when the run ended before its start."""
     cancel_requested_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     stop_reason: str | None = None
     """Why the worker is stopping the run: a Reason that becomes final once every process is gone."""

@@ -1,11 +1,13 @@
 """The orders a list of runs comes in, each with an index to walk, and the cursors that go on where a page ended."""
 
 import base64
+import math
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, tuple_
+from sqlalchemy.orm import Mapped
 from sqlmodel import col
 
 from app.runs.errors import refused
@@ -15,64 +17,106 @@ LARGEST_ID: Final = 2**63 - 1
 
 
 class Order(StrEnum):
-    """By what runs are sorted; equal ones by their number."""
+    """By what runs are sorted; equal ones by their number, in the same direction."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
+    PINNED = "pinned"
+    """Pinned ones first; within both parts newest first."""
     FINISHED = "finished"
     """Last to end first; runs that have not ended are not among them."""
+    LONGEST = "longest"
+    """By the time from start to end; runs that have not both are not among them."""
+    SHORTEST = "shortest"
 
 
-MARKS: Final = {Order.NEWEST: "r", Order.OLDEST: "o", Order.FINISHED: "f"}
+MARKS: Final = {
+    Order.NEWEST: "r",
+    Order.OLDEST: "o",
+    Order.PINNED: "p",
+    Order.FINISHED: "f",
+    Order.LONGEST: "l",
+    Order.SHORTEST: "s",
+}
 """First letter of a cursor, so that one order's cursor is not taken for another's."""
+ASCENDING: Final = frozenset({Order.OLDEST, Order.SHORTEST})
+BY_NUMBER: Final = frozenset({Order.NEWEST, Order.OLDEST})
+"""Orders by the number alone."""
+
+
+def _column(order: Order) -> Mapped[Any]:
+    """Return what an order goes by before the number."""
+    match order:
+        case Order.PINNED:
+            return col(Run.pinned)
+        case Order.FINISHED:
+            return col(Run.finished_at)
+        case Order.LONGEST | Order.SHORTEST:
+            return col(Run.took_seconds)
+    return col(Run.id)
 
 
 def sorted_by(order: Order) -> list[ColumnElement[Any]]:
     """Return what a query is ordered by."""
-    match order:
-        case Order.OLDEST:
-            return [col(Run.id).asc()]
-        case Order.FINISHED:
-            return [col(Run.finished_at).desc(), col(Run.id).desc()]
-    return [col(Run.id).desc()]
+    columns: list[Mapped[Any]] = [col(Run.id)] if order in BY_NUMBER else [_column(order), col(Run.id)]
+    return [column.asc() if order in ASCENDING else column.desc() for column in columns]
 
 
 def restriction(order: Order) -> list[ColumnElement[bool]]:
     """Return which runs an order is for."""
-    return [col(Run.finished_at).is_not(None)] if order is Order.FINISHED else []
+    return [] if order in BY_NUMBER or order is Order.PINNED else [_column(order).is_not(None)]
 
 
 def write_cursor(order: Order, run: Run) -> str:
     """Return the cursor of the page after `run`."""
     text = f"{MARKS[order]}{run.id}"
-    if order is Order.FINISHED and run.finished_at is not None:
-        text += f"|{run.finished_at.timestamp():.6f}"
+    if order not in BY_NUMBER:
+        text += f"|{_value(order, run)!r}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _value(order: Order, run: Run) -> float:
+    match order:
+        case Order.PINNED:
+            return float(run.pinned)
+        case Order.FINISHED:
+            return run.finished_at.timestamp() if run.finished_at else 0.0
+    return run.took_seconds or 0.0
 
 
 def beyond(order: Order, cursor: str) -> ColumnElement[bool]:
     """Return the condition for what comes after a cursor. Raises Refused for one that is not of this order."""
-    number, moment = _read(order, cursor)
-    match order:
-        case Order.OLDEST:
-            return col(Run.id) > number
-        case Order.FINISHED:
-            return tuple_(col(Run.finished_at), col(Run.id)) < tuple_(moment, number)
-    return col(Run.id) < number
+    number, value = _read(order, cursor)
+    if order in BY_NUMBER:
+        return col(Run.id) > number if order in ASCENDING else col(Run.id) < number
+    here, there = tuple_(_column(order), col(Run.id)), tuple_(value, number)
+    return here > there if order in ASCENDING else here < there
 
 
-def _read(order: Order, cursor: str) -> tuple[int, datetime]:
-    moment = datetime.fromtimestamp(0, UTC)
+def _read(order: Order, cursor: str) -> tuple[int, Any]:
+    value: Any = None
     try:
         plain = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-        name, _, seconds = plain[1:].partition("|")
+        name, _, text = plain[1:].partition("|")
         number = int(name) if plain[:1] == MARKS[order] else -1
-        if order is Order.FINISHED:
-            moment = datetime.fromtimestamp(float(seconds), UTC)
+        if order not in BY_NUMBER:
+            value = _stored(order, float(text))
     except (ValueError, OverflowError, OSError):
         number = -1
     if not 0 < number <= LARGEST_ID:
         raise refused(
             "cursor", f"{cursor[:80]!r} is no cursor of the order {order}; take next_cursor of the page before"
         )
-    return number, moment
+    return number, value
+
+
+def _stored(order: Order, value: float) -> Any:
+    """Return a cursor's number as the column has it. Raises ValueError or OverflowError for one it cannot have."""
+    if not math.isfinite(value):
+        raise ValueError("no number")
+    match order:
+        case Order.PINNED:
+            return bool(value)
+        case Order.FINISHED:
+            return datetime.fromtimestamp(value, UTC)
+    return value

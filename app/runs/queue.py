@@ -1,7 +1,7 @@
 """The write side of runs: recording them, and moving their state by guarded updates with a history row each."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import func, update
@@ -60,7 +60,7 @@ def move(
 ) -> None:
     """Move a run from `expected` to `target` and write the history row, both in the caller's transaction.
 
-    `columns` are set along with the state. Starting sets `started_at`, a final state sets `finished_at`.
+    `columns` are set along with the state. Starting sets `started_at`, a final state `finished_at` and `took_seconds`.
     Raises ForbiddenMove for a move the table lacks, StaleState when the run is elsewhere by now.
     """
     check_move(expected, target, reason)
@@ -70,6 +70,7 @@ def move(
         values.setdefault("started_at", moment)
     if target.is_final:
         values |= {"finished_at": moment, "lease_until": None, "waiting_for": "", "gpus": columns.get("gpus", [])}
+        values["took_seconds"] = _seconds_since_start(session, run_id, moment)
     guarded = update(Run).where(col(Run.id) == run_id, col(Run.state) == expected).values(**values)
     if session.execute(guarded).rowcount != 1:  # type: ignore[attr-defined]
         raise StaleState(f"run {run_id} is not {expected} any more; {expected} -> {target} was not made")
@@ -89,6 +90,11 @@ def move(
     session.flush()
     if target.is_final:
         record_end(session, run_id)
+
+
+def _seconds_since_start(session: Session, run_id: int, moment: datetime) -> float | None:
+    started = session.exec(select(Run.started_at).where(Run.id == run_id)).one_or_none()
+    return None if started is None else (moment - started).total_seconds()
 
 
 def number_of(run: Run) -> int:

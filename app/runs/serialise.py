@@ -30,6 +30,7 @@ def summary(run: Run, tags: Sequence[str], progress: dict[str, Any] | None) -> d
         "created_at": rfc3339(run.created_at),
         "started_at": rfc3339(run.started_at),
         "finished_at": rfc3339(run.finished_at),
+        "took_seconds": run.took_seconds,
         "device": run.device,
         "backend": run.backend,
         "retry_of": run.retry_of,

@@ -25,6 +25,7 @@ class RunFilters:
     verdict: Sequence[str] = ()
     tag: Sequence[str] = ()
     """A run must carry every one of them."""
+    pinned: bool | None = None
     q: str = ""
     """Part of the name, notes or a tag, in any case; a number also finds the run with that number."""
 
@@ -70,6 +71,8 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         if values:
             conditions.append(col(column).in_(values))
     conditions += [col(Run.id).in_(select(RunTag.run_id).where(RunTag.tag == tag)) for tag in filters.tag]
+    if filters.pinned is not None:
+        conditions.append(col(Run.pinned).is_(filters.pinned))
     words = filters.q.strip()
     if words:
         text = [col(field).icontains(words, autoescape=True) for field in (Run.name, Run.notes)]

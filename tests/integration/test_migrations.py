@@ -92,6 +92,17 @@ def test_old_data_survives_upgrade(tmp_path: Path, version: str) -> None:
     connection.close()
 
 
+def test_old_runs_learn_how_long_they_took(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    old_database(settings, "0003")
+    with sqlite3.connect(database(settings)) as connection:
+        connection.execute("UPDATE run SET started_at = '2026-01-02 03:04:05.999999' WHERE id = 1")
+    connection.close()
+    migrate(settings)
+    took = {row["id"]: row["took_seconds"] for row in rows_of(settings)["run"]}
+    assert took == {1: 60.000001, 2: 60.0, 9: None}  # to the microsecond; the third never started
+
+
 def test_upgraded_schema_is_the_models(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     old_database(settings, VERSIONS[0])

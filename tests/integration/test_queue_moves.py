@@ -64,9 +64,24 @@ def test_moves_are_recorded_in_order(engine: Engine) -> None:
     assert run.started_at is not None
     assert run.finished_at is not None
     assert run.finished_at >= run.started_at
+    assert run.took_seconds == (run.finished_at - run.started_at).total_seconds()
     assert run.gpus == []
     assert [row[2] for row in history(engine, run_id)] == ["queued", "starting", "running", "succeeded"]
     assert [row[0] for row in history(engine, run_id)] == [1, 2, 3, 4]
+
+
+def test_time_taken_is_known_at_the_end_alone(engine: Engine) -> None:
+    going_on, never_started = insert(engine), insert(engine)
+    started = now() - timedelta(seconds=90)
+    with write_session(engine) as session:
+        queue.move(session, going_on, State.QUEUED, State.STARTING, actor="w", started_at=started)
+    assert load(engine, going_on).took_seconds is None
+    with write_session(engine) as session:
+        queue.move(session, going_on, State.STARTING, State.FAILED, reason=Reason.LAUNCH_ERROR, actor="w")
+        queue.request_cancel(session, never_started)
+    assert 90 <= (load(engine, going_on).took_seconds or 0) < 120
+    assert load(engine, never_started).finished_at is not None
+    assert load(engine, never_started).took_seconds is None
 
 
 def test_stale_move_changes_nothing(engine: Engine) -> None:

@@ -36,6 +36,9 @@ def add_run(engine: Engine, state: str, *, tags: Sequence[str] = (), moves: Sequ
         columns.setdefault("started_at", started)
     if state in ("succeeded", "failed", "cancelled", "lost"):
         columns.setdefault("finished_at", started + timedelta(seconds=41.3))
+    begun, ended = columns.get("started_at"), columns.get("finished_at")
+    if begun is not None and ended is not None:
+        columns.setdefault("took_seconds", (ended - begun).total_seconds())
     with write_session(engine) as session:
         run = Run(state=state, **columns)
         session.add(run)

@@ -17,10 +17,11 @@ def run_filters(
     kind: Words = None,
     verdict: Annotated[list[Verdict] | None, Query()] = None,
     tag: Words = None,
+    pinned: bool | None = None,
     q: Annotated[str, Query(max_length=200)] = "",
 ) -> RunFilters:
     """Return the filters; a parameter given several times means any of its values, for tags all of them."""
-    return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), q=q)
+    return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), pinned=pinned, q=q)
 
 
 Filters = Annotated[RunFilters, Depends(run_filters)]

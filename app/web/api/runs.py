@@ -37,8 +37,9 @@ def list_(
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
-    """List runs in the order of `sort`; `finished` (last to end first) leaves out what has not ended.
+    """List runs in the order of `sort`: `pinned` is pinned ones first, then newest first; `finished` last to end first.
 
+    `longest` and `shortest` go by the time from start to end. The last three leave out runs that have not got there.
     A parameter given several times means any of its values, for tags all of them.
     """
     return reply(list_runs(session, filters, order=sort, cursor=cursor, limit=limit).document())
