@@ -55,25 +55,30 @@ def read_checks(runs_dir: Path, run_id: int) -> list[Check]:
         return []
 
 
-def trend(session: Session, kind: str, check: str, limit: int = 200) -> dict[str, Any]:
-    """Return the newest `limit` runs of `kind` with `check`, oldest first.
+def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: str = "") -> dict[str, Any]:
+    """Return the newest `limit` runs of `kind` with `check`, oldest first; with `preset`, only runs of that preset.
 
-    An item's `margin` is measured / limit, the share of the limit used, as result pages show it; null where either is
-    no finite number or the limit is 0.
+    `total` counts all such runs. An item's `margin` is measured / limit, the share of the limit used, as result pages
+    show it; null where either is no finite number or the limit is 0.
     Raises Refused for an unknown kind, NotFound for a check that no run of the kind has.
     """
     if kind not in kinds():
         raise refused("kind", f"{kind[:80]!r} is unknown; kinds are {', '.join(kinds())}", "unknown_kind")
+    wanted = [col(RunCheck.kind) == kind, col(RunCheck.name) == check, col(Run.deleting).is_(False)]
+    if preset:
+        wanted.append(col(Run.preset) == preset)
+    both = col(Run.id) == col(RunCheck.run_id)
     rows = session.execute(
         select(RunCheck, col(Run.name), col(Run.verdict), col(Run.preset), col(Run.finished_at))
-        .join(Run, col(Run.id) == col(RunCheck.run_id))
-        .where(col(RunCheck.kind) == kind, col(RunCheck.name) == check, col(Run.deleting).is_(False))
+        .join(Run, both)
+        .where(*wanted)
         .order_by(col(RunCheck.run_id).desc())
         .limit(max(1, min(limit, MOST_POINTS)))
     ).all()
     if not rows:
         known = ", ".join(item["check"] for item in trend_checks(session, kind)) or "none yet"
-        raise NotFound("unknown_check", f"no run of {kind} has a check {check[:80]!r}; checks there are: {known}")
+        of = f" with preset {preset[:80]!r}" if preset else ""
+        raise NotFound("unknown_check", f"no run of {kind}{of} has a check {check[:80]!r}; checks there are: {known}")
     newest: RunCheck = rows[0][0]
     items = [
         {
@@ -89,17 +94,17 @@ def trend(session: Session, kind: str, check: str, limit: int = 200) -> dict[str
         }
         for row, name, verdict, preset, finished_at in reversed(rows)
     ]
-    return {"kind": kind, "check": check, "title": newest.title, "unit": newest.unit, "items": items}
+    total = session.scalar(select(func.count()).select_from(RunCheck).join(Run, both).where(*wanted))
+    head = {"kind": kind, "check": check, "title": newest.title, "unit": newest.unit, "total": total}
+    return {**head, "items": items}
 
 
-def trend_checks(session: Session, kind: str) -> list[dict[str, Any]]:
+def trend_checks(session: Session, kind: str, *, preset: str = "") -> list[dict[str, Any]]:
     """Return the checks that runs of a kind have, with how many runs, in order of name."""
-    rows = session.execute(
-        select(col(RunCheck.name), func.count(), func.max(col(RunCheck.title)))
-        .where(col(RunCheck.kind) == kind)
-        .group_by(col(RunCheck.name))
-        .order_by(col(RunCheck.name))
-    )
+    query = select(col(RunCheck.name), func.count(), func.max(col(RunCheck.title))).where(col(RunCheck.kind) == kind)
+    if preset:
+        query = query.join(Run, col(Run.id) == col(RunCheck.run_id)).where(col(Run.preset) == preset)
+    rows = session.execute(query.group_by(col(RunCheck.name)).order_by(col(RunCheck.name)))
     return [{"check": name, "runs": runs, "title": title} for name, runs, title in rows]
 
 

@@ -16,6 +16,7 @@ from app.runs.metrics import pack
 from app.runs.models import AuditEntry, MetricChunk, RankRow, RankUsage, Run, RunEvent, RunHistory, RunTag, StageAttempt
 from app.schema import migrate
 from app.settings import Settings
+from tests.support.keeping_data import add_keeping
 from tests.support.results import every_panel, make_result
 from trainer.contract.kinds import kinds, resolve_params
 from trainer.contract.paths import RunPaths
@@ -142,6 +143,7 @@ def fill(settings: Settings, engine: Engine) -> dict[str, int]:
     migrate(settings)
     ids = _add_ended(engine) | _add_open(engine)
     _add_details(settings, engine, ids)
+    add_keeping(settings, engine, ids["passed"], HOSTILE)
     return ids
 
 

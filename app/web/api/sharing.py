@@ -67,6 +67,7 @@ def show_trend(
     settings: AppSettings,
     kind: Word,
     check: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
+    preset: Annotated[str | None, Query(min_length=1, max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
 ) -> Response:
     """Give one check over the newest runs of a kind, oldest first; without `check`, the checks there are."""
@@ -75,7 +76,7 @@ def show_trend(
     with read_session(engine) as session:
         if check is None:
             return reply({"kind": kind, "checks": trend_checks(session, kind)})
-        return reply(trend(session, kind, check, limit))
+        return reply(trend(session, kind, check, limit, preset=preset or ""))
 
 
 @router.get("/webhooks/deliveries", responses=answers(404, model=DeliveryList))

@@ -18,7 +18,7 @@ from app.web.pages import rendering
 from trainer.contract.kinds import kinds
 
 router = APIRouter(include_in_schema=False)
-PAGE_SIZE: Final = 50
+PAGE_SIZE: Final = 20
 MOST_SHOWN: Final = 1000
 """Rows of a plan on the page; more are counted, and the API lists them."""
 AMOUNT: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*(|[kKMGT]i?)[bB]?$")

@@ -1,58 +1,66 @@
 """`/trends`: one check over the runs of a kind, so that a regression shows before it becomes a failure."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from app.db import read_session
-from app.runs.trends import fill_checks, trend, trend_checks
+from app.runs.requests import find_kind
+from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.web.pages import rendering
-from app.web.pages.panels import panel_views
+from app.web.pages.trendchart import reading, trend_chart
 from trainer.contract.kinds import kinds
 
 router = APIRouter(include_in_schema=False)
-FIRST: Final = {"token-parity": "gradient_parity"}
+FIRST: Final = {"token-parity": "gradient_parity", "cifar": "gradient_syncs", "resume": "parameters"}
 """The check shown first, where the alphabet would choose a lesser one."""
+COUNTS: Final = (50, 200, MOST_POINTS)
+
+
+class TrendQuery(BaseModel):
+    """What to draw, as the address carries it."""
+
+    kind: str = Field("token-parity", max_length=64)
+    check: str = Field("", max_length=128)
+    preset: str = Field("", max_length=64)
+    last: int = Field(COUNTS[0], ge=1, le=MOST_POINTS)
 
 
 @router.get("/trends", name="trends_page")
-def show(
-    request: Request,
-    kind: Annotated[str, Query(max_length=64)] = "token-parity",
-    check: Annotated[str, Query(max_length=128)] = "",
-) -> Response:
-    """Show measured values and the share of the limit used, run by run."""
+def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
+    """Show measured values against their limit, run by run."""
     engine = request.app.state.engine
+    spec = find_kind(query.kind)
     fill_checks(engine, request.app.state.settings.runs_dir)
     with read_session(engine) as session:
-        known = trend_checks(session, kind)
+        known = trend_checks(session, query.kind, preset=query.preset)
         names = [item["check"] for item in known]
-        usual = FIRST.get(kind, "")
-        chosen = check or (usual if usual in names else next(iter(names), ""))
-        found = trend(session, kind, chosen) if chosen else None
+        usual = FIRST.get(query.kind, "")
+        # A check of the kind shown before is no mistake of the reader, who has just chosen another kind.
+        chosen = query.check if query.check in names else usual if usual in names else next(iter(names), "")
+        found = trend(session, query.kind, chosen, query.last, preset=query.preset) if chosen else None
+    items = found["items"] if found else []
     return rendering.page(
         request,
         "pages/trends/show.html",
         nav="trends",
+        query=query,
         kinds=list(kinds()),
-        kind=kind,
+        presets=list(spec.presets),
+        counts=COUNTS,
         checks=known,
         check=chosen,
         trend=found,
-        panels=panel_views(_panels(found), "trend") if found else [],
+        chart=trend_chart(items),
+        reading=reading(items) if items else None,
+        badge_markdown=_badge(request, query.kind),
     )
 
 
-def _panels(found: dict[str, Any]) -> list[dict[str, Any]]:
-    items = found["items"]
-    measured = [
-        {"name": "measured", "y": [item["measured"] for item in items]},
-        {"name": "limit", "y": [item["limit"] for item in items]},
-    ]
-    share = [{"name": "measured / limit", "y": [item["margin"] for item in items]}]
-    common = {"type": "series", "note": "", "x": [item["run_id"] for item in items], "x_label": "run", "y_label": ""}
-    return [
-        {**common, "title": f"{found['title']}: measured and limit", "y_label": found["unit"], "lines": measured},
-        {**common, "title": f"{found['title']}: share of the limit", "lines": share},
-    ]
+def _badge(request: Request, kind: str) -> str:
+    """Return the Markdown line of a kind's badge, with the address under which this reader reached the service."""
+    here = f"{request.url.scheme}://{request.url.netloc}"
+    picture = f"{here}{rendering.api(request, f'/badge/{kind}.svg')}"
+    return f"[![{kind}]({picture})]({here}{rendering.path(request, 'trends_page')}?kind={kind})"
