@@ -17,7 +17,7 @@ from app.runs.removal import finish_deletions
 from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
 from app.web import docs, health, login, problems
-from app.web.api import audit, catalogue, exports, files, keeping, predict, runs, sharing, telemetry
+from app.web.api import audit, catalogue, exports, files, keeping, predict, runs, sharing, status, telemetry
 from app.web.head import HeadAsGet
 from app.web.keepingnumbers import KeepingNumbers
 from app.web.live import Live
@@ -75,7 +75,7 @@ def create_local_api(settings: Settings) -> FastAPI:
 def _api() -> APIRouter:
     api = APIRouter(prefix=problems.BASE)
     # `exports` before `runs`: /runs/export is no number of a run.
-    for module in (exports, runs, telemetry, files, catalogue, predict, sharing, keeping, audit):
+    for module in (exports, runs, telemetry, files, catalogue, predict, sharing, keeping, audit, status):
         api.include_router(module.router)
     return api
 
