@@ -4,8 +4,9 @@ Both ways run the same routes, so the answers are the same.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -18,6 +19,8 @@ from app.settings import ClientSettings, Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
+
+    from app.cli.tap import Tap
 
 BASE: Final = "/api/v1"
 SECONDS: Final = 120.0
@@ -69,27 +72,64 @@ class Client:
         given = {name: value for name, value in params.items() if value is not None}
         return self._answer(self._send("GET", path, params=given)).json()
 
-    def content(self, path: str, **params: Any) -> bytes:
-        """Return the answer of a GET that is a file."""
+    def download(self, path: str, write: Callable[[bytes], Any], **params: Any) -> None:
+        """Give the file a GET answers with to `write`, piece by piece.
+
+        Raises CommandError, also when the file breaks off, and what `write` raises.
+        """
         given = {name: value for name, value in params.items() if value is not None}
-        return self._answer(self._send("GET", path, params=given)).content
+        if self._http is None:
+            self._download_inside(path, write, given)
+            return
+        with self._reachable(), self._http.stream("GET", BASE + path, params=given) as response:
+            if not response.is_success:
+                response.read()
+            self._answer(response)
+            for piece in response.iter_bytes():
+                write(piece)
+
+    def _download_inside(self, path: str, write: Callable[[bytes], Any], params: dict[str, Any]) -> None:
+        from app.cli.tap import Tap
+
+        tap = Tap(self._inside(), write)
+        answer = asyncio.run(self._send_inside("GET", path, through=tap, params=params))
+        try:
+            tap.finish()
+        except EOFError:
+            raise CommandError(Exit.FAILED, f"{path} broke off; the messages above say why") from None
+        self._answer(answer)
 
     def post(self, path: str, document: Any = None, files: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON answer of a POST with a JSON body or files."""
         return self._answer(self._send("POST", path, json=document, files=files)).json()
 
+    def patch(self, path: str, document: Any) -> Any:
+        """Return the JSON answer of a PATCH."""
+        return self._answer(self._send("PATCH", path, json=document)).json()
+
+    def delete(self, path: str) -> None:
+        """Send a DELETE."""
+        self._answer(self._send("DELETE", path))
+
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         if self._http is None:
             return asyncio.run(self._send_inside(method, path, **arguments))
-        try:
+        with self._reachable():
             return self._http.request(method, BASE + path, **arguments)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.TransportError as error:
             message = f"the service at {self._url} cannot be reached ({error or type(error).__name__})"
             raise CommandError(Exit.UNREACHABLE, message) from None
 
-    async def _send_inside(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+    async def _send_inside(
+        self, method: str, path: str, through: "Tap | None" = None, **arguments: Any
+    ) -> httpx.Response:
         app = self._inside()
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(through or app, raise_app_exceptions=False)
         try:
             async with httpx.AsyncClient(transport=transport, base_url=self._url, timeout=SECONDS) as client:
                 return await client.request(method, BASE + path, **arguments)
@@ -117,15 +157,18 @@ def close_clients() -> None:
         _open.pop().close()
 
 
-def open_client(data_dir: str | None = None) -> Client:
-    """Return a client of the named service, or of the data directory with its database at the newest schema."""
+def open_client(data_dir: Path | None = None) -> Client:
+    """Return a client of the named service, or of the data directory with its database at the newest schema.
+
+    A data directory that is given is meant, whatever service is named.
+    """
     with told_settings():
         named = ClientSettings()
     if named.remote and data_dir is None:
         return Client(named)
     from app.main import create_local_api
 
-    return Client(named, create_local_api(ready_settings()))
+    return Client(named, create_local_api(ready_settings(data_dir=data_dir)))
 
 
 def local_settings(**overrides: Any) -> Settings:

@@ -4,14 +4,19 @@ import json
 import subprocess
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli.client import local_settings, ready_settings
+from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
+from app.cli.keeping import told
 from app.cli.output import AsJson, emit, note, say, table
 from app.settings import CHECKOUT, Settings
+
+Document = dict[str, Any]
+NO_RUN: Final = {"max_runs": 0}
+"""The retention policy under which only pinned runs and runs under way stay."""
 
 
 class Scope(StrEnum):
@@ -76,32 +81,80 @@ def _document(text: str) -> Any:
 
 
 def clean(
-    scope: Annotated[Scope, typer.Option(help="Ended runs and leftovers, or acquired data sets.")] = Scope.GENERATED,
+    scope: Annotated[
+        Scope, typer.Option(help="Ended runs that are not pinned, with what `orphans` lists; or acquired data sets.")
+    ] = Scope.GENERATED,
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """List what could be removed, with bytes; remove it only with --yes. Export what you want to keep first."""
-    from app.db import create_database_engine
-    from app.runs import cleaning
-    from app.runs.errors import ServiceError
-
-    settings = ready_settings()
-    engine = create_database_engine(settings)
-    try:
-        items = cleaning.removable(engine, settings, scope.value)
-        if yes:
-            cleaning.remove(engine, settings, items)
-    except ServiceError as error:
-        raise CommandError(Exit.USAGE, error.detail) from None
-    finally:
-        engine.dispose()
-    total = sum(item.bytes for item in items)
+    client = open_client()
+    items, skipped = _clean_data_sets(client, yes) if scope is Scope.DATASETS else _clean_generated(client, yes)
+    total = sum(item["bytes"] for item in items)
     if as_json:
-        rows = [{"what": item.what, "path": str(item.path), "bytes": item.bytes} for item in items]
-        emit({"scope": scope.value, "items": rows, "bytes": total, "removed": yes})
+        emit({"scope": scope.value, "items": items, "bytes": total, "removed": yes, "skipped": skipped})
         return Exit.OK
-    table(["what", "path", "bytes"], [[item.what, str(item.path), item.bytes] for item in items])
+    table(["what", "path", "bytes"], [list(item.values()) for item in items])
     say(f"{len(items)} things, {total} bytes" + (" removed" if yes else "; --yes removes them"))
+    for item in skipped:
+        note(f"run {item['id']} stays: {item['why']}")
     if items and not yes:
-        say("export what you want to keep first: GET /api/v1/runs/ID/export")
+        say("export what you want to keep first: ddp-audit export ID -o FILE")
     return Exit.OK
+
+
+def _clean_generated(client: Client, yes: bool) -> tuple[list[Document], list[Document]]:
+    """Return what goes and what stays after all: the retention policy that keeps no run, and the orphans.
+
+    Each is removed by the plan that was just read: what was pinned or came back meanwhile stays.
+    """
+    if not client.remote:
+        from app.runs.cleaning import check_runs_place
+
+        with told():
+            check_runs_place(client.settings)
+    plan, skipped = client.get("/retention", **NO_RUN), []
+    if yes and plan["remove"]:
+        skipped = client.post("/retention", {**NO_RUN, "plan": plan["plan"]})["skipped"]
+    orphans = client.get("/orphans")
+    left = [item for item in orphans["items"] if item["removable"]]
+    if yes and left:
+        left = client.post("/orphans", {"plan": orphans["plan"]})["removed"]
+    stays = {item["id"] for item in skipped}
+    runs = [run for run in plan["remove"] if run["id"] not in stays]
+    going = {run["id"] for run in runs}
+    left = [item for item in left if item["run_id"] not in going]  # its bytes are among those of the run
+    return [*map(_run_item, runs), *map(_orphan_item, left)], skipped
+
+
+def _run_item(run: Document) -> Document:
+    return {
+        "what": f"run {run['id']} ({run['kind']}, {run['state']})",
+        "path": f"runs/{run['id']}",
+        "bytes": run["bytes"],
+    }
+
+
+def _orphan_item(orphan: Document) -> Document:
+    return {"what": orphan["what"].replace("_", " "), "path": orphan["path"], "bytes": orphan["bytes"]}
+
+
+def _clean_data_sets(client: Client, yes: bool) -> tuple[list[Document], list[Document]]:
+    if client.remote:
+        raise CommandError(
+            Exit.USAGE,
+            "--scope datasets: data sets lie on the machine of the service and are removed there, by the same command "
+            "with neither DDP_AUDIT_HOST nor DDP_AUDIT_PORT set",
+        )
+    from app.keeping.storage import data_sets
+    from app.runs.cleaning import acquired_data_sets, remove_data_set
+
+    with told():
+        paths = acquired_data_sets(client.settings)
+        sizes = {item["name"]: item["bytes"] for item in data_sets(client.settings)}
+        for path in paths if yes else []:
+            remove_data_set(path)
+    found = [
+        {"what": "acquired data set", "path": f"datasets/{path.name}", "bytes": sizes[path.name]} for path in paths
+    ]
+    return found, []

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import local_settings, open_client, ready_settings
+from app.cli.client import local_settings, open_client
 from app.cli.exits import CommandError, Exit, of_status
 from app.cli.output import AsJson, emit, note, say, table
 
@@ -50,6 +50,11 @@ def usage(
     columns = ("id", "kind", "name", "state", "pinned", "bytes", "files")
     table(columns, [[item[column] for column in columns] for item in document["items"]])
     say(f"{document['runs']} runs, {document['files']} files, {document['bytes']} bytes")
+    for item in document["datasets"]:
+        say(f"data set {item['name']}: {item['bytes']} bytes" + ("" if item["acquired"] else ", put there by hand"))
+    say(f"database {document['database_bytes']} bytes, other files {document['other_bytes']} bytes")
+    for name, free in document["free_bytes"].items():
+        say(f"{name} directory: {free} bytes free, {document['min_free_bytes']} are the least that is asked for")
 
 
 def retention(
@@ -73,6 +78,8 @@ def retention(
     columns = ("id", "kind", "name", "state", "finished_at", "bytes", "why")
     table(columns, [[item[column] for column in columns] for item in plan["remove"]])
     say(f"{len(plan['remove'])} runs, {plan['remove_bytes']} bytes; {plan['kept_runs']} runs stay")
+    if plan["spared"]:
+        say(f"{len(plan['spared'])} of those are pinned or under way: no policy removes them")
     if plan["over_bytes"]:
         say(f"what stays is {plan['over_bytes']} bytes over the limit: it is pinned or under way")
     if done is not None:
@@ -80,23 +87,18 @@ def retention(
         for item in done["skipped"]:
             note(f"run {item['id']} stays: {item['why']}")
     elif plan["remove"]:
-        say("--yes removes them; export what you want to keep first: GET /api/v1/runs/ID/export")
+        say("--yes removes them; export what you want to keep first: ddp-audit export ID -o FILE")
 
 
 def orphans(data_dir: DataDir = None, yes: Yes = False, as_json: AsJson = False) -> int:
-    """List what in the data directory belongs to no run, with bytes; remove it only with --yes. Exit code 1: found."""
-    from app.db import create_database_engine
-    from app.keeping.orphans import find_orphans, remove_orphans
+    """List what belongs to no run, with bytes; remove it only with --yes. Exit code 1: something was found.
 
-    settings = ready_settings(data_dir=data_dir)
-    engine = create_database_engine(settings)
-    try:
-        with told():
-            found = remove_orphans(engine, settings) if yes else find_orphans(engine, settings)
-    finally:
-        engine.dispose()
-    items = [orphan.document() for orphan in found]
-    total = sum(orphan.bytes for orphan in found)
+    `clean` removes it too, together with runs that have ended.
+    """
+    client = open_client(data_dir)
+    found = client.get("/orphans")
+    done = client.post("/orphans", {"plan": found["plan"]}) if yes else None
+    items, total = (found["items"], found["bytes"]) if done is None else (done["removed"], done["bytes"])
     if as_json:
         emit({"items": items, "bytes": total, "removed": yes})
     else:

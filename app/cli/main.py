@@ -6,7 +6,21 @@ from typing import Any, Final
 import typer
 from typer import _click
 
-from app.cli import checking, following, housekeeping, keeping, predicting, reading, running, serving, sharing
+from app.cli import (
+    checking,
+    data,
+    editing,
+    exporting,
+    following,
+    housekeeping,
+    keeping,
+    predicting,
+    reading,
+    running,
+    serving,
+    sharing,
+    standing,
+)
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
 from app.cli.output import emit, note
@@ -19,7 +33,22 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (serving, running, reading, following, predicting, checking, housekeeping, keeping, sharing):
+MODULES: Final = (
+    serving,
+    running,
+    reading,
+    editing,
+    following,
+    data,
+    exporting,
+    predicting,
+    checking,
+    housekeeping,
+    keeping,
+    sharing,
+    standing,
+)
+for module in MODULES:
     module.register(app)
 
 

@@ -1,4 +1,4 @@
-"""Commands that show runs and kinds, and ask for their end or repetition."""
+"""Commands that show runs and kinds, and ask for their repetition."""
 
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ def register(app: typer.Typer) -> None:
     app.command("kinds")(kinds)
     app.command("list")(list_runs)
     app.command("show")(show)
-    app.command("cancel")(cancel)
     app.command("retry")(retry)
     app.command("compare")(compare)
 
@@ -107,15 +106,6 @@ def progress_text(progress: dict[str, Any]) -> str:
     """Return how far a stage is, as a person reads it."""
     total = "" if progress["total"] is None else f"/{progress['total']:g}"
     return f"{progress['done']:g}{total} {progress['unit']}".strip()
-
-
-def cancel(run_id: RunId, as_json: AsJson = False) -> None:
-    """Ask for the end of a run."""
-    document = open_client().post(f"/runs/{run_id}/cancel")
-    if as_json:
-        emit(document)
-    else:
-        say(f"run {run_id} is {document['state']}")
 
 
 def retry(

@@ -28,6 +28,9 @@ def run(
     param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value")] = None,
     name: Annotated[str, typer.Option(help="What to call the run.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Only record the run; the next free worker executes it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a kind and print its table of checks; the exit code tells the verdict."""
@@ -36,6 +39,12 @@ def run(
     recorded = client.post("/runs", body)
     run_id: int = recorded["id"]
     note(f"run {run_id}: {recorded['reproduce']}")
+    if detach:
+        if as_json:
+            emit(recorded)
+        else:
+            say(f"run {run_id} is {recorded['state']}; `ddp-audit status` shows who would execute it")
+        return Exit.OK
     ended = see_through(client, run_id)
     result = client.get(f"/runs/{run_id}/result") if ended["state"] == "succeeded" else None
     if as_json:

@@ -1,16 +1,14 @@
 """Commands that hand results on: JUnit, a page that stands alone, badges, trends, webhook deliveries."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from app.cli.client import open_client
-from app.cli.exits import CommandError, Exit
+from app.cli.files import Output, hand_over
 from app.cli.output import AsJson, RunId, emit, passed_word, say, table
-
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write; without it, standard output.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,50 +19,35 @@ def register(app: typer.Typer) -> None:
 
 def junit(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
     """Give the checks of an ended run as JUnit XML."""
-    content = open_client().content(f"/runs/{run_id}/junit")
-    _hand_over(content, output, {"run_id": run_id}, as_json=as_json)
+    _hand_over(f"/runs/{run_id}/junit", output, {"run_id": run_id}, as_json=as_json)
 
 
 def page(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
     """Give the result of an ended run as one HTML file that needs nothing else."""
-    content = open_client().content(f"/runs/{run_id}/page")
-    _hand_over(content, output, {"run_id": run_id}, as_json=as_json)
+    _hand_over(f"/runs/{run_id}/page", output, {"run_id": run_id}, as_json=as_json)
 
 
 def badge(
     kind: Annotated[str, typer.Argument(help="One of `kinds`.")], output: Output = None, as_json: AsJson = False
 ) -> None:
     """Give the newest verdict of a kind as a picture (SVG)."""
-    content = open_client().content(f"/badge/{kind}.svg")
-    _hand_over(content, output, {"kind": kind}, as_json=as_json)
+    _hand_over(f"/badge/{quote(kind, safe='')}.svg", output, {"kind": kind}, as_json=as_json)
 
 
-def _hand_over(content: bytes, output: Path | None, document: dict[str, Any], *, as_json: bool) -> None:
-    if output is not None:
-        try:
-            output.write_bytes(content)
-        except OSError as error:
-            raise CommandError(Exit.FAILED, f"{output} cannot be written: {error.strerror}") from None
-        document |= {"file": str(output), "bytes": len(content)}
-        if as_json:
-            emit(document)
-        else:
-            say(f"{output}: {len(content)} bytes")
-    elif as_json:
-        emit({**document, "content": content.decode()})
-    else:
-        sys.stdout.buffer.write(content)
-        sys.stdout.flush()
+def _hand_over(path: str, output: Path | None, document: dict[str, Any], *, as_json: bool) -> None:
+    client = open_client()
+    hand_over(lambda write: client.download(path, write), output, document, as_json=as_json)
 
 
 def trends(
     kind: Annotated[str, typer.Argument(help="One of `kinds`.")],
     check: Annotated[str | None, typer.Argument(help="Without it: the checks there are.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Only runs of this preset.")] = None,
     limit: Annotated[int, typer.Option(help="Newest runs, 1 to 1000.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show one check over the runs of a kind, oldest first."""
-    document = open_client().get("/trends", kind=kind, check=check, limit=limit)
+    document = open_client().get("/trends", kind=kind, check=check, preset=preset, limit=limit)
     if as_json:
         emit(document)
         return
@@ -88,15 +71,20 @@ def trends(
 
 def deliveries(
     run_id: Annotated[int | None, typer.Option("--run", help="Only of this run.")] = None,
+    status: Annotated[str | None, typer.Option(help="pending, delivered, failed or skipped.")] = None,
+    before: Annotated[int | None, typer.Option(help="next_before of the page before.")] = None,
     limit: Annotated[int, typer.Option(help="Newest deliveries, 1 to 200.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show what the webhook was told, with the last attempt."""
-    document = open_client().get("/webhooks/deliveries", run_id=run_id, limit=limit)
+    given = {"run_id": run_id, "status": status, "before": before, "limit": limit}
+    document = open_client().get("/webhooks/deliveries", **given)
     if as_json:
         emit(document)
         return
     table(["delivery", "run", "state", "status", "attempts", "last answer", "next"], map(_row, document["items"]))
+    if document["next_before"] is not None:
+        say(f"more: --before {document['next_before']}")
 
 
 def _row(item: dict[str, Any]) -> list[Any]:

@@ -35,6 +35,7 @@ COLUMNS: Final[dict[ListTable, Columns]] = {
         "created_at": Type.MOMENT,
         "started_at": Type.MOMENT,
         "finished_at": Type.MOMENT,
+        "took_seconds": Type.NUMBER,
         "device": Type.TEXT,
         "backend": Type.TEXT,
         "retry_of": Type.INTEGER,

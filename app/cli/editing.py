@@ -1,0 +1,128 @@
+"""Commands that change runs once they are recorded: their labels, their end, their being there at all."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.cli.client import open_client
+from app.cli.exits import CommandError, Exit
+from app.cli.output import AsJson, RunId, emit, note, say, table
+
+RunIds = Annotated[list[int], typer.Argument(help="Numbers of the runs.", metavar="ID [ID ...]")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Tags = list[str] | None
+Document = dict[str, Any]
+NOT_TRIED: Final = "not tried"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (edit, cancel, delete):
+        app.command(command.__name__)(command)
+
+
+def edit(
+    run_id: RunId,
+    *,
+    name: Annotated[str | None, typer.Option(help="New name; empty takes it away.")] = None,
+    tag: Annotated[Tags, typer.Option(help="All tags the run shall have; may be given several times.")] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Take every tag away.")] = False,
+    add_tag: Annotated[Tags, typer.Option(help="A further tag; may be given several times.")] = None,
+    remove_tag: Annotated[Tags, typer.Option(help="A tag to take away; may be given several times.")] = None,
+    notes: Annotated[str | None, typer.Option(help="New notes; - reads them from standard input.")] = None,
+    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Pinned runs stay when others are tidied.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change name, tags, notes or pin of a run, in any state; what is not given stays as it is."""
+    if no_tags and (tag or add_tag or remove_tag):
+        raise CommandError(Exit.USAGE, "--no-tags takes every tag away; leave out the other options for tags")
+    wanted = {
+        "name": name,
+        "tags": [] if no_tags else tag,
+        "add_tags": add_tag,
+        "remove_tags": remove_tag,
+        "notes": _notes(notes),
+        "pinned": pin,
+    }
+    given = {field: value for field, value in wanted.items() if value is not None and (value != [] or no_tags)}
+    if not given:
+        raise CommandError(
+            Exit.USAGE, "nothing to change: give --name, --tag, --add-tag, --remove-tag, --notes or --pin"
+        )
+    document = open_client().patch(f"/runs/{run_id}", given)
+    if as_json:
+        emit(document)
+        return
+    shown = ("name", "tags", "notes", "pinned")
+    table([f"run {run_id}", ""], [[field, document[field]] for field in shown])
+
+
+def _notes(given: str | None) -> str | None:
+    return sys.stdin.read() if given == "-" else given
+
+
+def cancel(run_ids: RunIds, as_json: AsJson = False) -> int:
+    """Ask for the end of runs; with --json one run's document, of several {items} with what became of each."""
+    client = open_client()
+    if len(run_ids) == 1:
+        document = client.post(f"/runs/{run_ids[0]}/cancel")
+        if as_json:
+            emit(document)
+        else:
+            say(f"run {run_ids[0]} is {document['state']}")
+        return Exit.OK
+    return _each(run_ids, lambda run_id: str(client.post(f"/runs/{run_id}/cancel")["state"]), as_json=as_json)
+
+
+def delete(run_ids: RunIds, yes: Yes = False, as_json: AsJson = False) -> int:
+    """Remove runs that have ended, with all their files; says what became of each. Asks first, on a terminal."""
+    client = open_client()
+    if not yes:
+        _ask(f"delete {_named(run_ids)} with all files? This cannot be undone.")
+
+    def remove(run_id: int) -> str:
+        client.delete(f"/runs/{run_id}")
+        return "deleted"
+
+    return _each(run_ids, remove, as_json=as_json)
+
+
+def _named(run_ids: Sequence[int]) -> str:
+    numbers = ", ".join(str(number) for number in run_ids)
+    return f"run {numbers}" if len(run_ids) == 1 else f"{len(run_ids)} runs ({numbers})"
+
+
+def _ask(question: str) -> None:
+    """Ask on the terminal. Raises CommandError when the answer is not yes, or nobody is there to give one."""
+    if not sys.stdin.isatty():
+        raise CommandError(Exit.USAGE, "nothing was done: nobody is there to confirm it; --yes does without asking")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandError(Exit.USAGE, "nothing was done")
+
+
+def _each(run_ids: Sequence[int], work: Callable[[int], str], *, as_json: bool) -> int:
+    """Do `work` for each run once and tell what became of it; the exit code is that of the first that failed.
+
+    Nothing more is tried once the service cannot be reached.
+    """
+    items: list[Document] = []
+    code = Exit.OK
+    for run_id in dict.fromkeys(run_ids):
+        if code is Exit.UNREACHABLE:
+            items.append({"run_id": run_id, "outcome": NOT_TRIED, "detail": ""})
+            continue
+        try:
+            items.append({"run_id": run_id, "outcome": work(run_id), "detail": ""})
+        except CommandError as error:
+            items.append({"run_id": run_id, "outcome": str(error.document["code"]), "detail": error.message})
+            code = error.code if code is Exit.OK or error.code is Exit.UNREACHABLE else code
+    if as_json:
+        emit({"items": items})
+    else:
+        for item in items:
+            (note if item["detail"] else say)(f"run {item['run_id']}: {item['detail'] or item['outcome']}")
+    return code

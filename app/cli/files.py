@@ -1,0 +1,86 @@
+"""Files that commands hand over: piece by piece, under their name only when whole, or to standard output."""
+
+import codecs
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.exits import CommandError, Exit
+from app.cli.output import emit, say, shown
+
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write; without it, standard output.")]
+Write = Callable[[bytes], object]
+Fetch = Callable[[Write], None]
+"""Calls the function it is given with every piece of a file, in order."""
+
+
+def hand_over(fetch: Fetch, output: Path | None, document: dict[str, Any], *, as_json: bool, text: bool = True) -> None:
+    """Give what `fetch` brings to a file or to standard output.
+
+    With `as_json` the one document is `document` and what became of the file: its name and bytes, or its content.
+    Raises CommandError: when the file cannot be written, and for one that is no text without a file to write it to.
+    """
+    if output is not None:
+        length = save(fetch, output)
+        if as_json:
+            emit({**document, "file": str(output), "bytes": length})
+        else:
+            say(f"{output}: {length} bytes")
+    elif as_json:
+        if not text:
+            raise CommandError(Exit.USAGE, "-o FILE: this file is no text, a JSON document cannot hold it")
+        pieces: list[bytes] = []
+        fetch(pieces.append)
+        emit({**document, "content": b"".join(pieces).decode(errors="replace")})
+    else:
+        _print(fetch, text=text)
+
+
+def save(fetch: Fetch, path: Path) -> int:
+    """Write what `fetch` brings to a file and return its bytes. Raises CommandError; then `path` is as it was."""
+    length = 0
+    with _new_file(path) as write:
+
+        def count(piece: bytes) -> None:
+            nonlocal length
+            write(piece)
+            length += len(piece)
+
+        fetch(count)
+    return length
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Write]:
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():  # a pipe or a device is written to, never replaced
+            with target.open("wb") as handle:
+                yield handle.write
+            return
+        aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            with aside.open("xb") as handle:
+                yield handle.write
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise CommandError(Exit.FAILED, f"{path} cannot be written: {error.strerror}") from None
+
+
+def _print(fetch: Fetch, *, text: bool) -> None:
+    if not sys.stdout.isatty():
+        fetch(sys.stdout.buffer.write)
+        sys.stdout.flush()
+        return
+    if not text:
+        raise CommandError(Exit.USAGE, "-o FILE: this file is no text for a terminal")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end within a character
+    fetch(lambda piece: sys.stdout.write(shown(decoder.decode(piece))))
+    sys.stdout.write("\n")

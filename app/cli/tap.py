@@ -1,0 +1,49 @@
+"""Taking the body of an answer inside this process piece by piece: the usual transport would collect it whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class Tap:
+    """Stands before an application and gives the body of a good answer to `write`; any other passes through."""
+
+    def __init__(self, app: ASGIApp, write: Callable[[bytes], Any]) -> None:
+        self._app = app
+        self._write = write
+        self._good = False
+        self._whole = False
+        self._failure: OSError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as the application does."""
+
+        async def tapped(message: Message) -> None:
+            await send(self._taken(message))
+
+        async def heard() -> Message:
+            # The application learns that nobody wants the rest, as it would of a closed connection.
+            return {"type": "http.disconnect"} if self._failure is not None else await receive()
+
+        await self._app(scope, heard, tapped)
+
+    def _taken(self, message: Message) -> Message:
+        if message["type"] == "http.response.start":
+            self._good = 200 <= message["status"] < 300
+        elif self._good and message["type"] == "http.response.body":
+            self._whole = not message.get("more_body", False)
+            try:
+                if self._failure is None:
+                    self._write(message.get("body", b""))
+            except OSError as error:  # told by `finish`: raised here it would be the application's
+                self._failure = error
+            return {**message, "body": b""}
+        return message
+
+    def finish(self) -> None:
+        """Raise what `write` raised. Raises EOFError when a good answer ended before its end."""
+        if self._failure is not None:
+            raise self._failure
+        if self._good and not self._whole:
+            raise EOFError("the answer broke off")
