@@ -82,6 +82,7 @@ class Continuation:
 
         `sampler` is called only when there is something to save. Every rank calls this once per update.
         """
+        self._flag.turned()
         preempted = bool(self._group.max_integers([self._flag.requested], "preemption flag")[0])
         if preempted:
             self._preempted = True

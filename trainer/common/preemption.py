@@ -5,11 +5,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
 PATIENCE_SECONDS = 3.0
 """A rank gives up waiting for the others after this long; they may be dead."""
+PATIENCE_TURNS = 2.0
+"""Unless its own updates take so long that one more may still be under way: then after this many of the longest."""
 
 
 class PreemptionFlag:
@@ -22,6 +25,7 @@ class PreemptionFlag:
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self.patience = patience
+        self._turned_at: float | None = None
         self._requested = threading.Event()
         self._acknowledged = threading.Event()
         self._reader, self._writer = socket.socketpair()
@@ -31,6 +35,16 @@ class PreemptionFlag:
     def requested(self) -> bool:
         """Whether a SIGTERM has arrived at this rank."""
         return self._requested.is_set()
+
+    def turned(self) -> None:
+        """Note that the loop has come round once more; a loop whose turns are long is given more patience.
+
+        A request is only answered at the end of a turn, so a rank in the middle of a long one is not stuck.
+        """
+        now, before = time.monotonic(), self._turned_at
+        self._turned_at = now
+        if before is not None:
+            self.patience = max(self.patience, PATIENCE_TURNS * (now - before))
 
     def acknowledge(self) -> None:
         """Say that the loop has seen the request and is about to end by itself; nobody kills it any more."""
@@ -58,7 +72,12 @@ class PreemptionFlag:
                     break
             else:
                 return
-        if not self._acknowledged.wait(self.patience):
+        began = time.monotonic()
+        # Asked again after each wait: the turn that is under way may have ended and been the longest so far.
+        while (left := began + self.patience - time.monotonic()) > 0:
+            if self._acknowledged.wait(left):
+                return
+        if not self._acknowledged.is_set():
             print(f"SIGTERM: gave up after {self.patience:g} s, the other ranks do not answer", file=sys.stderr)  # noqa: T201
             sys.stderr.flush()
             os._exit(128 + signal.SIGTERM)

@@ -13,6 +13,7 @@ with PreemptionFlag(patience=0.3) as flag:
 print("left", flag.requested, flush=True)
 """
 LOOP = "while not flag.requested: pass\n    flag.acknowledge()\n    import time; time.sleep(0.6)"
+TURNS = "import time; flag.turned(); time.sleep(0.5); flag.turned()"
 RELEASED = "ctypes.CDLL(None).pause(); ctypes.CDLL(None).sleep(20)"  # releases the GIL, like a collective
 
 
@@ -38,6 +39,17 @@ def test_blocked_rank_gives_up_by_itself() -> None:
     assert code == 143
     assert "gave up after 0.3 s" in text
     assert seconds < 10
+
+
+def test_long_turns_are_given_time() -> None:
+    lines = f"{TURNS}\n    print('turned', flush=True)\n    import os; os.kill(os.getpid(), signal.SIGTERM)"
+    slow, stuck = (f"{lines}\n    time.sleep({seconds})\n    flag.acknowledge()" for seconds in (0.7, 30))
+    ended = [
+        subprocess.run([sys.executable, "-c", WAITING.format(body=body)], capture_output=True, text=True, check=False)
+        for body in (slow, stuck)
+    ]
+    assert [process.returncode for process in ended] == [0, 143]
+    assert "gave up after 1" in ended[1].stderr  # twice the turn of half a second, not the 0.3 s asked for
 
 
 def test_no_signal_leaves_no_trace() -> None:
