@@ -1,17 +1,20 @@
 """The list in every order, page by page without a gap; its columns and order in the address; the audit log."""
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import Connection, Executable
+from sqlmodel import col, select
 
 from app.clock import now
 from app.db import write_session
-from app.runs.models import AuditEntry
+from app.runs.models import AuditEntry, Run
+from app.runs.ordering import Order, beyond, restriction, sorted_by
 from app.settings import Settings
 from tests.support.pages_data import add_run
 from tests.support.service import Service, running_service
@@ -21,13 +24,19 @@ HTML = {"Accept": "text/html"}
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Seven runs: the later its number, the earlier it ended; two ended at one moment, two have not ended."""
+    """Eight runs: 1 to 5 ended, the later the number the earlier, two of them at one moment and after equal times.
+
+    The others are running, waiting, and cancelled while waiting; 2 and 6 are pinned.
+    """
     with running_service(Settings(data_dir=tmp_path_factory.mktemp("data"))) as running:
         end = now()
-        for hours in (0, 1, 2, 2, 3):
-            add_run(running.engine, "succeeded", verdict="pass", finished_at=end - timedelta(hours=hours))
-        add_run(running.engine, "running", moves=("starting",))
+        for hours, seconds in ((0, 10.5), (1, 3600), (2, 20), (2, 20), (3, 0.125)):
+            ended = end - timedelta(hours=hours)
+            times = {"started_at": ended - timedelta(seconds=seconds), "finished_at": ended}
+            add_run(running.engine, "succeeded", verdict="pass", pinned=hours == 1, **times)
+        add_run(running.engine, "running", moves=("starting",), pinned=True)
         add_run(running.engine, "queued", backend=None, device=None)
+        add_run(running.engine, "cancelled", started_at=None, finished_at=end - timedelta(hours=4))
         yield running
 
 
@@ -45,7 +54,14 @@ def pages(service: Service, sort: str, limit: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("sort", "expected"),
-    [("newest", [7, 6, 5, 4, 3, 2, 1]), ("oldest", [1, 2, 3, 4, 5, 6, 7]), ("finished", [1, 2, 4, 3, 5])],
+    [
+        ("newest", [8, 7, 6, 5, 4, 3, 2, 1]),
+        ("oldest", [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("pinned", [6, 2, 8, 7, 5, 4, 3, 1]),
+        ("finished", [1, 2, 4, 3, 5, 8]),
+        ("longest", [2, 4, 3, 1, 5]),
+        ("shortest", [5, 1, 3, 4, 2]),
+    ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 def test_every_order_pages_without_gaps(service: Service, sort: str, expected: list[int], limit: int) -> None:
@@ -54,8 +70,7 @@ def test_every_order_pages_without_gaps(service: Service, sort: str, expected: l
 
 def test_cursor_of_another_order_is_refused(service: Service) -> None:
     cursors = {
-        sort: service.get("/runs", params={"sort": sort, "limit": 2}).json()["next_cursor"]
-        for sort in ("newest", "oldest", "finished")
+        sort: service.get("/runs", params={"sort": sort, "limit": 2}).json()["next_cursor"] for sort in list(Order)
     }
     for sort in cursors:
         for given, cursor in cursors.items():
@@ -63,19 +78,56 @@ def test_cursor_of_another_order_is_refused(service: Service) -> None:
             assert answer.status_code == (200 if sort == given else 422), (sort, given)
     for broken in ("ZjN8bmFu", "ZjN8MWU5OTk", "ZjM", "Zg"):  # f3|nan, f3|1e999, f3, f
         assert service.get("/runs", params={"sort": "finished", "cursor": broken}).status_code == 422
+    for broken in ("bDN8bmFu", "bDN8aW5m", "bDM", "bDN8eA"):  # l3|nan, l3|inf, l3, l3|x
+        assert service.get("/runs", params={"sort": "longest", "cursor": broken}).status_code == 422
     assert service.get("/runs", params={"sort": "name"}).status_code == 422
 
 
-def test_orders_walk_an_index(service: Service) -> None:
-    plan = (
-        "EXPLAIN QUERY PLAN SELECT * FROM run WHERE deleting IS 0 AND finished_at IS NOT NULL"
-        " AND (finished_at, id) < (?, ?) ORDER BY finished_at DESC, id DESC LIMIT 51"
-    )
-    connection = sqlite3.connect(service.settings.data_dir / "ddp-audit.db")
-    told = " ".join(row[3] for row in connection.execute(plan, ("2026-01-01", 5)))
-    connection.close()
-    assert "ix_run_finished_at" in told
-    assert "TEMP B-TREE" not in told
+@pytest.mark.parametrize(
+    ("order", "index"),
+    [
+        (Order.NEWEST, ""),
+        (Order.OLDEST, ""),
+        (Order.PINNED, "ix_run_pinned_id"),
+        (Order.FINISHED, "ix_run_finished_at"),
+        (Order.LONGEST, "ix_run_took_seconds"),
+        (Order.SHORTEST, "ix_run_took_seconds"),
+    ],
+)
+def test_orders_walk_an_index(service: Service, order: Order, index: str) -> None:
+    cursor = service.get("/runs", params={"sort": order, "limit": 2}).json()["next_cursor"]
+    query = select(Run).where(col(Run.deleting).is_(False), *restriction(order), beyond(order, cursor))
+    with service.engine.connect() as connection:
+        told = plan_of(connection, query.order_by(*sorted_by(order)).limit(51))
+        assert index in told
+        assert "TEMP B-TREE" not in told
+        assert "TEMP B-TREE" in plan_of(connection, query.order_by(col(Run.name)).limit(51))  # no index has this order
+
+
+def plan_of(connection: Connection, query: Executable) -> str:
+    """Return what SQLite says it would do."""
+    compiled = query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+    return " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}"))
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"pinned": True}, [6, 2]),
+        ({"pinned": False}, [8, 7, 5, 4, 3, 1]),
+        ({"pinned": True, "state": "succeeded"}, [2]),
+        ({"pinned": True, "sort": "longest"}, [2]),
+        ({"pinned": False, "sort": "shortest"}, [5, 1, 3, 4]),
+        ({"state": ["queued", "running"]}, [7, 6]),
+    ],
+)
+def test_pins_narrow_the_list(service: Service, params: dict[str, Any], expected: list[int]) -> None:
+    assert [item["id"] for item in service.get("/runs", params=params).json()["items"]] == expected
+
+
+def test_time_taken_is_told(service: Service) -> None:
+    taken = {item["id"]: item["took_seconds"] for item in service.get("/runs").json()["items"]}
+    assert taken == {1: 10.5, 2: 3600.0, 3: 20.0, 4: 20.0, 5: 0.125, 6: None, 7: None, 8: None}
 
 
 def row_ids(text: str) -> list[int]:
@@ -92,11 +144,11 @@ def test_page_shows_chosen_columns(service: Service) -> None:
 
 
 def test_page_sorts_by_its_address(service: Service) -> None:
-    assert row_ids(service.http.get("/runs?sort=finished&col=finished", headers=HTML).text) == [1, 2, 4, 3, 5]
+    assert row_ids(service.http.get("/runs?sort=finished&col=finished", headers=HTML).text) == [1, 2, 4, 3, 5, 8]
     oldest = service.http.get("/runs?sort=oldest", headers=HTML).text
-    assert row_ids(oldest) == [1, 2, 3, 4, 5, 6, 7]
+    assert row_ids(oldest) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert 'aria-sort="ascending"' in oldest
-    assert row_ids(service.http.get("/runs?sort=nonsense", headers=HTML).text) == [7, 6, 5, 4, 3, 2, 1]
+    assert row_ids(service.http.get("/runs?sort=nonsense", headers=HTML).text) == [6, 2, 8, 7, 5, 4, 3, 1]
 
 
 def test_audit_log_is_paged_and_filtered(service: Service) -> None:

@@ -118,10 +118,12 @@ def test_bulk_tells_what_became_of_each(filled: tuple[Service, dict[str, int]]) 
     ids = [str(runs["queued"]), str(runs["passed"]), "999"]
     answer = service.http.post("/runs/bulk", data={"action": "cancel", "run": ids}, headers=HTML)
     assert answer.status_code == 200
-    assert f"Run {runs['queued']}: cancel requested" in answer.text
+    assert f"Run {runs['queued']}</a>: cancel requested" in answer.text
     assert "there is nothing to cancel" in answer.text
     assert "there is no run 999" in answer.text
-    assert "action must be cancel or delete" in service.http.post("/runs/bulk", data={"action": "x", "run": ["1"]}).text
+    unknown = service.http.post("/runs/bulk", data={"action": "x", "run": ["1"]})
+    assert unknown.status_code == 422
+    assert "action: must be one of cancel, delete, tag" in unknown.text
 
 
 def test_text_artifact_is_previewed_as_text(filled: tuple[Service, dict[str, int]]) -> None:

@@ -1,21 +1,20 @@
-"""`/` and `/runs`: the list of runs, its filters in the address, and what its buttons do to several at once."""
+"""`/` and `/runs`: the list of runs, with its filters, order and columns in the address."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Self
+from urllib.parse import parse_qs, urlencode
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from app.db import read_session
-from app.runs.errors import ServiceError
 from app.runs.ordering import Order
-from app.runs.removal import delete_run
-from app.runs.states import FINAL, State
+from app.runs.states import State
 from app.runs.store import RunFilters, RunPage, list_runs
 from app.web.pages import rendering
 from app.web.pages.run import see, service
+from app.web.pages.tagtext import tags_from_text, text_from_tags
 from trainer.contract.kinds import kinds
 from trainer.contract.result import Verdict
 
@@ -33,46 +32,95 @@ COLUMNS: Final = {
     "notes": "Notes",
 }
 USUAL: Final = ("verdict", "state", "kind", "backend", "created", "took")
-ORDERS: Final = {"newest": "newest first", "oldest": "oldest first", "finished": "last finished first"}
+USUAL_ORDER: Final = Order.PINNED
+ORDERS: Final = {
+    Order.PINNED: "pinned first",
+    Order.NEWEST: "newest first",
+    Order.OLDEST: "oldest first",
+    Order.FINISHED: "last finished first",
+    Order.LONGEST: "longest first",
+    Order.SHORTEST: "shortest first",
+}
+HEADINGS: Final = {
+    "created": (Order.NEWEST, Order.OLDEST),
+    "finished": (Order.FINISHED, Order.FINISHED),
+    "took": (Order.LONGEST, Order.SHORTEST),
+}
+"""What a click on the heading of a column sorts by, and what another click turns it to."""
+ASCENDING: Final = frozenset({Order.OLDEST, Order.SHORTEST})
+Words = Annotated[list[Annotated[str, Field(max_length=64)]], Field(default_factory=list, max_length=20)]
 
 
 class ListQuery(BaseModel):
     """Filters of the list, as the address carries them; empty means all."""
 
-    kind: str = Field("", max_length=64)
-    state: str = Field("", max_length=32)
-    verdict: str = Field("", max_length=32)
-    tag: str = Field("", max_length=64)
+    kind: Words
+    state: Words
+    verdict: Words
+    tag: list[Annotated[str, Field(max_length=1500)]] = Field(default_factory=list, max_length=20)
+    """Each one or several tags, as `app.web.pages.tagtext` reads them."""
+    pinned: str = Field("", max_length=8)
     q: str = Field("", max_length=200)
     sort: str = Field("", max_length=16)
     col: list[str] = Field(default_factory=list, max_length=2 * len(COLUMNS))
     cursor: str = Field("", max_length=200)
 
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the query of an address from a form's field; what is none becomes the list without filters."""
+        try:
+            given = parse_qs(text, max_num_fields=200)
+            several = {name: values for name, values in given.items() if name in SEVERAL}
+            return cls.model_validate({name: values[-1] for name, values in given.items()} | several)
+        except (ValueError, ValidationError):
+            return cls.model_validate({})
+
+    def tags(self) -> list[str]:
+        """Return the tags a run must carry."""
+        return list(dict.fromkeys(tag for text in self.tag for tag in tags_from_text(text)))
+
     def filters(self) -> RunFilters:
         """Return them as the store takes them."""
-        several = {name: (getattr(self, name),) for name in ("kind", "state", "verdict", "tag") if getattr(self, name)}
-        return RunFilters(**several, q=self.q)
+        return RunFilters(
+            state=[word for word in self.state if word],
+            kind=[word for word in self.kind if word],
+            verdict=[word for word in self.verdict if word],
+            tag=self.tags(),
+            pinned={"1": True, "0": False}.get(self.pinned),
+            q=self.q,
+        )
 
     def order(self) -> Order:
-        """Return what the list is sorted by; what is no order means newest first."""
-        return Order(self.sort) if self.sort in set(Order) else Order.NEWEST
+        """Return what the list is sorted by; what is no order means pinned ones first, then the newest."""
+        return Order(self.sort) if self.sort in set(Order) else USUAL_ORDER
 
     def columns(self) -> list[str]:
         """Return the columns to show, in their own order; what is no column is left out."""
         return [name for name in COLUMNS if name in self.col] or list(USUAL)
 
-    def address(self, **changes: str) -> str:
-        """Return the query string with `changes`, without empty values and without the usual columns."""
-        values = {**self.model_dump(), "col": [] if self.columns() == list(USUAL) else self.columns(), **changes}
-        return urlencode({name: value for name, value in values.items() if value}, doseq=True)
+    def address(self, **changes: str | list[str]) -> str:
+        """Return the query string with `changes`, without empty values and without what is usual."""
+        values: dict[str, Any] = {
+            **self.model_dump(),
+            "tag": [text_from_tags([tag]) for tag in self.tags()],
+            "col": [] if self.columns() == list(USUAL) else self.columns(),
+            "sort": "" if self.order() is USUAL_ORDER else self.order().value,
+            **changes,
+        }
+        kept = {name: [item for item in _listed(value) if item] for name, value in values.items()}
+        return urlencode({name: items for name, items in kept.items() if items}, doseq=True)
+
+    def with_tag(self, tag: str) -> str:
+        """Return the query string of the list narrowed to one more tag, from its beginning."""
+        tags = list(dict.fromkeys([*self.tags(), tag]))
+        return self.address(tag=[text_from_tags([item]) for item in tags], cursor="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one run of a bulk request."""
+SEVERAL: Final = ("kind", "state", "verdict", "tag", "col")
 
-    run_id: int
-    text: str
+
+def _listed(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]
 
 
 def _load(request: Request, query: ListQuery) -> RunPage:
@@ -80,77 +128,67 @@ def _load(request: Request, query: ListQuery) -> RunPage:
         return list_runs(session, query.filters(), order=query.order(), cursor=query.cursor or None, limit=PAGE_SIZE)
 
 
-def _context(request: Request, query: ListQuery) -> dict[str, Any]:
+def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
+    """Return what the list and its rows are rendered from."""
     page = _load(request, query)
-    narrowed = any(value for name, value in query.model_dump(exclude={"col"}).items())
+    narrowed = any(value for value in query.model_dump(exclude={"col"}).values())
+    order = query.order()
     return {
         "nav": "runs",
         "page": page,
         "query": query,
+        "tag_text": text_from_tags(query.tags()),
         "narrowed": narrowed,
         "first_time": not page.items and not narrowed,
         "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
         "older": f"?{query.address(cursor=page.next_cursor)}" if page.next_cursor else "",
         "columns": query.columns(),
         "column_titles": COLUMNS,
-        "order": query.order(),
+        "order": order,
         "orders": ORDERS,
+        "usual_order": USUAL_ORDER,
         "sort_urls": _sort_urls(query),
+        "sorted_column": _sorted_column(order),
         "newest": f"?{query.address(cursor='')}" if query.cursor else "",
-        "kinds": kinds(),
-        "states": list(State),
-        "verdicts": list(Verdict),
-        "final_states": FINAL,
+        "picks": [
+            ("kind", "Kind", list(kinds()), query.kind),
+            ("state", "State", [state.value for state in State], query.state),
+            ("verdict", "Verdict", [verdict.value for verdict in Verdict], query.verdict),
+        ],
     }
 
 
-def _sort_urls(query: ListQuery) -> dict[str, str]:
-    """Return where the heading of a column leads: created turns round, finished brings the last to end first."""
-    turned = Order.OLDEST if query.order() is Order.NEWEST else Order.NEWEST
-    targets = {"created": turned, "finished": Order.FINISHED}
-    return {name: f"?{query.address(sort=order, cursor='')}" for name, order in targets.items()}
+def _sort_urls(query: ListQuery) -> Mapping[str, str]:
+    """Return where the heading of a column leads."""
+    order = query.order()
+    targets = {name: turned if order is first else first for name, (first, turned) in HEADINGS.items()}
+    return {name: f"?{query.address(sort=target, cursor='')}" for name, target in targets.items()}
+
+
+def _sorted_column(order: Order) -> tuple[str, str]:
+    """Return the column an order goes by and its direction, in the words of `aria-sort`."""
+    for name, orders in HEADINGS.items():
+        if order in orders:
+            return name, "ascending" if order in ASCENDING else "descending"
+    return "", "none"
 
 
 @router.get("/", name="index")
 def index(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
-    """Show the newest runs; when there are none, say what the product is for."""
-    return rendering.page(request, "pages/runs/list.html", **_context(request, query))
+    """Show the list; when there is no run at all, say what the product is for."""
+    return rendering.page(request, "pages/runs/list.html", **list_context(request, query))
 
 
 @router.get("/runs", name="runs_page")
 def runs(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
     """Show one page of runs, narrowed by the address."""
-    return rendering.page(request, "pages/runs/list.html", **_context(request, query))
+    return rendering.page(request, "pages/runs/list.html", **list_context(request, query))
 
 
 @router.get("/runs/rows", name="run_rows")
 def rows(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
     """Return the rows alone: what the list fetches again and again while somebody looks at it."""
-    return rendering.page(request, "partials/_run_rows.html", **_context(request, query))
-
-
-@router.post("/runs/bulk", name="runs_bulk")
-def bulk(
-    request: Request, action: Annotated[str, Form()] = "", run: Annotated[list[int] | None, Form()] = None
-) -> Response:
-    """Cancel or delete the ticked runs and tell for each what happened."""
-    outcomes = [Outcome(run_id=run_id, text=_apply(request, action, run_id)) for run_id in (run or [])[:500]]
-    return rendering.page(request, "pages/runs/bulk.html", nav="runs", action=action, outcomes=outcomes)
-
-
-def _apply(request: Request, action: str, run_id: int) -> str:
-    by = rendering.actor(request)
-    try:
-        match action:
-            case "cancel":
-                service(request).cancel(run_id, actor=by)
-                return "cancel requested"
-            case "delete":
-                delete_run(request.app.state.engine, request.app.state.settings, run_id, actor=by)
-                return "deleted"
-    except ServiceError as refusal:
-        return refusal.detail
-    return f"nothing done: the action must be cancel or delete, given {action[:40]!r}"
+    return rendering.page(request, "partials/_run_rows.html", **list_context(request, query))
 
 
 @router.post("/quick", name="quick_audit")

@@ -14,6 +14,7 @@ from app.settings import CHECKOUT
 from app.web.pages import formats
 from app.web.pages.markdown import audit, summary_tables
 from app.web.pages.panels import margin
+from app.web.pages.tagtext import text_from_tags
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"
 OPERATOR: Final = "operator"
@@ -31,6 +32,7 @@ def environment() -> Environment:
     )
     for name in ("number", "percent", "times", "size", "utc", "duration", "seconds", "words"):
         made.filters[name] = getattr(formats, name)
+    made.filters["tag_text"] = text_from_tags
     made.filters |= {"margin": margin, "summary_tables": summary_tables, "audit": audit}
     return made
 

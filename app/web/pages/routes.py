@@ -4,10 +4,12 @@ from fastapi import APIRouter
 
 from app.web.pages import (
     audit,
+    bulk,
     classify,
     compare,
     deliveries,
     explain,
+    labels,
     launch,
     listing,
     live,
@@ -19,7 +21,7 @@ from app.web.pages import (
     trends,
 )
 
-READING = (listing, launch, live, run, resources, compare, trends, classify, explain)
+READING = (listing, bulk, labels, launch, live, run, resources, compare, trends, classify, explain)
 KEEPING = (storage, status, deliveries, audit, login)
 
 router = APIRouter(include_in_schema=False)

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.artifacts import artifact_path, artifacts
-from app.runs.editing import edit_run, read_changes
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
@@ -40,8 +39,15 @@ class LogQuery(BaseModel):
         return LogFilter(stage=self.stage, rank=rank, stream=stream)
 
 
+class PageQuery(LogQuery):
+    """Which part of the log a page shows, and what it offers to edit."""
+
+    edit: str = Field("", max_length=16)
+    """Label whose field stands open: how it is edited where there is no JavaScript."""
+
+
 @router.get("/runs/{run_id:int}", name="run_page")
-def show(request: Request, run_id: int, query: Annotated[LogQuery, Query()]) -> Response:
+def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) -> Response:
     """Show a run as it stands, at one point of its log; the live stream goes on from exactly there."""
     settings = request.app.state.settings
     wanted = query.filter()
@@ -51,13 +57,14 @@ def show(request: Request, run_id: int, query: Annotated[LogQuery, Query()]) -> 
         log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
         charts = metric_panels(session, run_id)
         used = resource_panels(session, get_run(session, run_id))
-    place = query.model_copy(update={"after": log.cursor.encode()})
+    place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
     everything = list(log_files(root, run["stages"], LogFilter()))
     return rendering.page(
         request,
         "pages/runs/show.html",
         **run_context(settings.runs_dir, run),
         nav="runs",
+        editing=query.edit,
         lines=log.lines,
         log_skipped=f"{log.skipped:,} earlier ones are not shown" if log.skipped else "",
         log_filter=asdict(wanted),
@@ -116,22 +123,3 @@ def delete(request: Request, run_id: int) -> Response:
     """Remove a run that has ended."""
     delete_run(request.app.state.engine, request.app.state.settings, run_id, actor=rendering.actor(request))
     return see(request, "runs_page")
-
-
-class EditForm(BaseModel):
-    """The fields of the form for name, tags, notes and pin."""
-
-    name: str = ""
-    tags: str = ""
-    notes: str = ""
-    pinned: str = ""
-
-
-@router.post("/runs/{run_id:int}/edit", name="run_edit")
-def edit(request: Request, run_id: int, form: Annotated[EditForm, Form()]) -> Response:
-    """Replace name, tags, notes and pin of a run."""
-    words = [tag for tag in (part.strip() for part in form.tags.split(",")) if tag]
-    given = {"name": form.name, "tags": words, "notes": form.notes, "pinned": bool(form.pinned)}
-    wanted = read_changes(given)
-    edit_run(request.app.state.engine, run_id, wanted, actor=rendering.actor(request))
-    return see(request, "run_page", run_id=run_id)
