@@ -1,9 +1,13 @@
 """Commands that tidy or only look: clean keeps to its own place, databases are made ready or refused."""
 
+import os
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from app.db import create_database_engine
@@ -11,26 +15,74 @@ from app.schema import migrate
 from app.settings import CHECKOUT, Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run, write_log
+from tests.support.service import running_service
 
 
-def test_clean_lists_before_it_removes(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path)
+def untidy(settings: Settings) -> dict[str, int]:
+    """Fill a data directory: runs ended, under way and pinned, two folders without a run, and a file put by hand."""
     migrate(settings)
     engine = create_database_engine(settings)
-    ended, going = add_run(engine, "failed", reason="hang"), add_run(engine, "running", moves=("starting",))
-    pinned = add_run(engine, "succeeded", verdict="pass", pinned=True)
+    ids = {
+        "ended": add_run(engine, "failed", reason="hang"),
+        "going": add_run(engine, "running", moves=("starting",)),
+        "pinned": add_run(engine, "succeeded", verdict="pass", pinned=True),
+    }
     engine.dispose()
-    for number in (ended, going, pinned, 77):
+    for number in (*ids.values(), 77, 78):
         write_log(settings, number, "train", 0, "x" * 100)
-    by_hand = settings.runs_dir / "notes.txt"
-    by_hand.write_text("mine")
-    listed = call("clean", "--json", data_dir=tmp_path).document
-    assert [Path(item["path"]).name for item in listed["items"]] == [str(ended), "77"]
-    assert (listed["bytes"], listed["removed"]) == (200, False)
+    (settings.runs_dir / "notes.txt").write_text("mine")
+    quiet = time.time() - 3600
+    os.utime(settings.runs_dir / "77", (quiet, quiet))  # 78 may belong to a run that is being recorded
+    return ids
+
+
+def kept(settings: Settings, ids: dict[str, int]) -> None:
+    """Assert that only what may go has gone."""
+    names = sorted(path.name for path in settings.runs_dir.iterdir())
+    assert names == sorted([str(ids["going"]), str(ids["pinned"]), "78", "notes.txt"])
+    left = call("list", "--json", data_dir=settings.data_dir).document["items"]
+    assert [run["id"] for run in left] == [ids["pinned"], ids["going"]]
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["directory", "service"])
+def test_clean_lists_before_it_removes(tmp_path: Path, served: bool) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    ids = untidy(settings)
+    with running_service(settings) if served else nullcontext() as service:
+        place = tmp_path / "other" if served else settings.data_dir
+        given = {"DDP_AUDIT_PORT": service.url.rsplit(":", 1)[1]} if service else {}
+        listed = call("clean", "--json", data_dir=place, **given).document
+        assert [item["path"] for item in listed["items"]] == [f"runs/{ids['ended']}", "runs/77"]
+        assert (listed["bytes"], listed["removed"], listed["skipped"]) == (200, False, [])
+        assert (settings.runs_dir / "77").exists()
+        assert "--yes removes them" in call("clean", data_dir=place, **given).stdout
+        done = call("clean", "--yes", "--json", data_dir=place, **given).document
+        assert (done["items"], done["removed"]) == (listed["items"], True)
+        assert call("clean", "--yes", "--json", data_dir=place, **given).document["items"] == []
+    kept(settings, ids)
+    assert not (tmp_path / "other").exists()
+
+
+def test_clean_needs_the_operator(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"data_dir": tmp_path / "data", "token": "t", "viewer_token": "v"})
+    ids = untidy(settings)
+    with running_service(settings) as service:
+        port = {"DDP_AUDIT_PORT": service.url.rsplit(":", 1)[1], "DDP_AUDIT_VIEWER_TOKEN": "v"}
+        assert call("clean", data_dir=tmp_path, **port).returncode == 0
+        denied = call("clean", "--yes", "--json", data_dir=tmp_path, **port)
+        assert (denied.returncode, denied.document["code"]) == (2, "read_only")
+    assert (settings.runs_dir / str(ids["ended"])).exists()
     assert (settings.runs_dir / "77").exists()
-    assert call("clean", "--yes", "--json", data_dir=tmp_path).document["removed"] is True
-    assert sorted(path.name for path in settings.runs_dir.iterdir()) == sorted([str(going), str(pinned), "notes.txt"])
-    assert [run["id"] for run in call("list", "--json", data_dir=tmp_path).document["items"]] == [pinned, going]
+
+
+def test_data_sets_of_a_service_are_not_ours(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    (settings.datasets_dir / "fetched").mkdir(parents=True)
+    (settings.datasets_dir / ".acquired.json").write_text('["fetched"]')
+    done = call("clean", "--scope", "datasets", "--yes", "--json", data_dir=tmp_path, DDP_AUDIT_PORT="1")
+    assert done.returncode == 2
+    assert "DDP_AUDIT_PORT" in done.document["detail"]
+    assert (settings.datasets_dir / "fetched").exists()
 
 
 def test_clean_keeps_to_its_own_place(tmp_path: Path) -> None:
