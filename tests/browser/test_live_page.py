@@ -104,7 +104,7 @@ def test_page_follows_what_ranks_use(tab: Tab, service: Service, engine: Engine)
     expect(page.locator("#resources")).not_to_contain_text("Not looked at yet", use_inner_text=True)
     page.evaluate("document.querySelector('#resources canvas').dataset.seen = '1'")
     add_usage(engine, run_id, "distributed", begin=30)
-    expect(page.locator("#resources figure").first.locator(".u-legend")).to_contain_text("rank 1")
+    expect(page.locator("#resources figure").first.locator(".keys.lines")).to_contain_text("rank 1")
     with page.expect_response(lambda answer: answer.url.endswith(f"/runs/{run_id}/resources")) as told:
         pass
     assert told.value.status == 200

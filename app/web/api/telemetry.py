@@ -10,11 +10,12 @@ from starlette.responses import Response, StreamingResponse
 
 from app.db import read_session
 from app.runs.cursor import Cursor, decode
+from app.runs.errors import refused
 from app.runs.events import EVENTS_LIMIT, events, malformed_lines
 from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
 from app.runs.ordering import LARGEST_ID
 from app.runs.resources import resources
-from app.runs.series import DEFAULT_POINTS, FEWEST_POINTS, MAX_POINTS, metrics
+from app.runs.series import DEFAULT_POINTS, EVERY_STEP, FEWEST_POINTS, MAX_POINTS, StepRange, metrics
 from app.runs.store import get_run
 from app.web.api.replies import AppSettings, ReadSession, reply
 from app.web.api.schemas import EventList, Items, LogPiece, ResourceList, answers
@@ -58,15 +59,30 @@ def list_malformed(
 
 @router.get("/metrics", responses=answers(404))
 def list_metrics(
+    *,
     run_id: int,
     session: ReadSession,
     key: Annotated[list[str] | None, Query(max_length=100)] = None,
     rank: RankNumber | None = None,
     max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=MAX_POINTS)] = DEFAULT_POINTS,
+    first: Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="First step.")] = None,
+    last: Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="Last step.")] = None,
 ) -> Response:
-    """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch."""
+    """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch.
+
+    `from` and `to` narrow them to a range of steps before they are thinned: ask for a short range to see every point.
+    """
     get_run(session, run_id)
-    return reply(metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points))
+    steps = _steps(first, last)
+    return reply(metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points, steps=steps))
+
+
+def _steps(first: float | None, last: float | None) -> StepRange:
+    low = EVERY_STEP[0] if first is None else first
+    high = EVERY_STEP[1] if last is None else last
+    if low > high:
+        raise refused("from", f"is {low:g}, which lies after to = {high:g}; a range starts at its smaller step")
+    return EVERY_STEP if first is None and last is None else (low, high)
 
 
 @router.get("/resources", responses=answers(404, model=ResourceList))

@@ -1,4 +1,4 @@
-"""Charts as the server draws them in SVG: line charts and histograms, complete without JavaScript."""
+"""Charts as the server draws them in SVG, complete without JavaScript: what they consist of, and histograms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.web.pages.formats import number
-from app.web.pages.scales import Scale, spread
+from app.web.pages.scales import Scale
 from trainer.contract.events import decode_number
 
 WIDTH: Final = 720
@@ -15,7 +15,9 @@ LEFT: Final = 58
 RIGHT: Final = 712
 TOP: Final = 10
 BOTTOM: Final = 204
-COLOURS: Final = 6
+COLOURS: Final = 10
+DASHES: Final = ("", "8 4", "2 3", "9 3 2 3", "4 2")
+"""Dash patterns of lines, so that nobody needs to tell colours apart; the first is unbroken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +29,38 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Odd:
+    """The first value of a line that is no finite number."""
+
+    at: float
+    """Its position along the axis."""
+    name: str
+    """NaN or an infinity."""
+    text: str
+    """Which line, which value, which step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One line: unbroken pieces, as SVG point lists."""
 
     name: str
     colour: str
+    dash: str
     pieces: list[str]
     dots: list[tuple[float, float]]
     """Points that stand alone between gaps."""
-    first_gap: str
-    """Where the first value that is not finite stands, in words; empty when there is none."""
+    odd: Odd | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """The first values of a chart as a table."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    steps: int
+    """Rows the whole table would have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +84,7 @@ class Chart:
     curves: Sequence[Curve] = ()
     bars: Sequence[Bar] = ()
     y_note: str = ""
+    values: Values | None = None
 
 
 def floats(values: Sequence[Any]) -> list[float]:
@@ -79,39 +104,9 @@ def colour(index: int) -> str:
     return f"c{index % COLOURS}"
 
 
-def series_chart(panel: Mapping[str, Any]) -> Chart:
-    """Draw a `series` panel; values that are not finite are gaps."""
-    xs = floats(panel["x"])
-    lines = panel["lines"]
-    known = [at for at in xs if math.isfinite(at)]
-    low_x, high_x = min(known, default=0.0), max(known, default=1.0)
-    x = Scale(low=low_x, high=high_x if high_x > low_x else low_x + 1, start=LEFT, end=RIGHT)
-    low, high = spread([value for line in lines for value in floats(line["y"])])
-    y = Scale(low=low, high=high, start=BOTTOM, end=TOP)
-    curves = [_curve(colour(index), line, xs, (x, y)) for index, line in enumerate(lines)]
-    return Chart(x_ticks=ticks(x, 8), y_ticks=ticks(y, 5), curves=curves)
-
-
-def _curve(css: str, line: Mapping[str, Any], xs: Sequence[float], axes: tuple[Scale, Scale]) -> Curve:
-    x, y = axes
-    name = line["name"]
-    pieces: list[list[tuple[float, float]]] = [[]]
-    first_gap = ""
-    for at, value, given in zip(xs, floats(line["y"]), line["y"], strict=False):
-        if math.isfinite(value) and math.isfinite(at):
-            pieces[-1].append((x(at), y(value)))
-            continue
-        if given is not None and not first_gap:
-            first_gap = f"{name}: first {number(given)} at {number(int(at) if at.is_integer() else at)}"
-        if pieces[-1]:
-            pieces.append([])
-    return Curve(
-        name=name,
-        colour=css,
-        pieces=[" ".join(f"{px},{py}" for px, py in piece) for piece in pieces if len(piece) > 1],
-        dots=[piece[0] for piece in pieces if len(piece) == 1],
-        first_gap=first_gap,
-    )
+def dash(index: int) -> str:
+    """Return the dash pattern of the line with that index, as SVG writes it."""
+    return DASHES[index % len(DASHES)]
 
 
 def histogram_chart(panel: Mapping[str, Any]) -> Chart:

@@ -11,8 +11,9 @@ from app.runs.compare import compare, read_ids
 from app.runs.errors import NotFound, ServiceError
 from app.runs.store import list_runs
 from app.web.pages import rendering
-from app.web.pages.comparing import matrix_pairs, metric_curves, result_curves
+from app.web.pages.comparing import curves, matrix_pairs
 from app.web.pages.markdown import table
+from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS
 
 router = APIRouter(include_in_schema=False)
 
@@ -22,13 +23,16 @@ def show(
     request: Request,
     ids: Annotated[str, Query(max_length=400)] = "",
     run: Annotated[list[str] | None, Query(max_length=50)] = None,
+    metric: Annotated[str, Query(max_length=200)] = "",
+    charts: Annotated[int, Query(ge=1, le=MOST_CHARTS)] = FIRST_CHARTS,
 ) -> Response:
     """Show the comparison; without runs, or with a mistake in them, the form to choose them."""
     wanted = ids or ",".join(run or [])
     problem = ""
     if wanted:
         try:
-            return rendering.page(request, "pages/compare/show.html", **_context(request, read_ids(wanted)))
+            context = _context(request, read_ids(wanted), metric, charts)
+            return rendering.page(request, "pages/compare/show.html", **context)
         except ServiceError as refusal:
             problem = refusal.detail
     with read_session(request.app.state.engine) as session:
@@ -39,7 +43,7 @@ def show(
     )
 
 
-def _context(request: Request, ids: list[int]) -> dict[str, Any]:
+def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[str, Any]:
     runs_dir = request.app.state.settings.runs_dir
     with read_session(request.app.state.engine) as session:
         document = compare(session, runs_dir, ids)
@@ -49,8 +53,8 @@ def _context(request: Request, ids: list[int]) -> dict[str, Any]:
         "compared": document,
         "differing": [row for row in document["params"] if row["differs"]],
         "equal": [row for row in document["params"] if not row["differs"]],
-        "curves": result_curves(ids, results) + metric_curves(document["metrics"]),
-        "pairs": matrix_pairs(results),
+        "curves": curves(results, document["metrics"], find=metric, most=most),
+        "pairs": matrix_pairs(ids, results),
         "markdown": _markdown(document),
     }
 

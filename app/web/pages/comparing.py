@@ -1,13 +1,12 @@
 """What the comparison of runs shows beyond its rows: curves overlaid, and confusion matrices with their difference."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from app.web.pages.panels import HeatCell, HeatRow, PanelView, confusion_rows, panel_views
-from app.web.pages.runview import line_name
-
-MOST_CURVES: Final = 12
+from app.web.pages.metriccharts import FIRST_CHARTS, MetricCharts, line_name
+from app.web.pages.panels import HeatCell, HeatRow, confusion_rows, panel_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,60 +15,89 @@ class MatrixPair:
 
     title: str
     labels: list[str]
+    ids: tuple[int, int]
     left: list[HeatRow]
     right: list[HeatRow]
     difference: list[HeatRow]
 
 
-def metric_curves(documents: Sequence[Mapping[str, Any]]) -> list[PanelView]:
-    """Return one chart per metric with the lines of every run; `documents` are `{id, series}`."""
-    lines: dict[str, list[tuple[str, list[Any], list[Any]]]] = {}
-    for document in documents:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """One line of one run."""
+
+    place: int
+    """Of the run in the comparison: its colour."""
+    name: str
+    x: Sequence[Any]
+    y: Sequence[Any]
+
+
+def curves(
+    results: Sequence[Mapping[str, Any]],
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    find: str = "",
+    most: int = FIRST_CHARTS,
+) -> MetricCharts:
+    """Return the curves of the results and one chart per metric, the lines of every run in each.
+
+    `documents` are `{id, series}` in the order of the runs, `results` theirs; `find` narrows the names, whatever case.
+    """
+    found = _result_lines([document["id"] for document in documents], results) | _metric_lines(documents)
+    matching = [place for place in found if find.casefold() in place[0].casefold()]
+    panels = panel_views([overlay(*place, found[place]) for place in matching[:most]], "curve")
+    names = list(dict.fromkeys(title for title, _ in found))
+    return MetricCharts(panels=panels, names=names, matching=len(matching), find=find, most=most)
+
+
+def _metric_lines(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[RunLine]]:
+    lines: dict[tuple[str, str], list[RunLine]] = {}
+    for place, document in enumerate(documents):
         for item in document["series"]:
             name = f"run {document['id']} · {line_name(item)}"
-            lines.setdefault(item["key"], []).append((name, item["steps"], item["values"]))
-    return panel_views([overlay(key, found, "step") for key, found in list(lines.items())[:MOST_CURVES]], "metric")
+            line = RunLine(place=place, name=name, x=item["steps"], y=item["values"])
+            lines.setdefault((item["key"], "step"), []).append(line)
+    return dict(sorted(lines.items()))
 
 
-def result_curves(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> list[PanelView]:
-    """Return the series panels of the results, those of the same title in one chart."""
-    lines: dict[str, list[tuple[str, list[Any], list[Any]]]] = {}
-    labels: dict[str, str] = {}
-    for run_id, result in zip(ids, results, strict=True):
+def _result_lines(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[RunLine]]:
+    lines: dict[tuple[str, str], list[RunLine]] = {}
+    for place, (run_id, result) in enumerate(zip(ids, results, strict=True)):
         for panel in result.get("panels", []):
-            if panel["type"] != "series":
-                continue
-            labels[panel["title"]] = panel["x_label"]
-            for line in panel["lines"]:
-                lines.setdefault(panel["title"], []).append((f"run {run_id} · {line['name']}", panel["x"], line["y"]))
-    return panel_views([overlay(title, found, labels[title]) for title, found in lines.items()][:MOST_CURVES], "curve")
+            for line in panel["lines"] if panel["type"] == "series" else ():
+                drawn = RunLine(place=place, name=f"run {run_id} · {line['name']}", x=panel["x"], y=line["y"])
+                lines.setdefault((panel["title"], panel["x_label"]), []).append(drawn)
+    return lines
 
 
-def overlay(title: str, lines: Sequence[tuple[str, list[Any], list[Any]]], x_label: str) -> dict[str, Any]:
-    """Return a series panel over the union of all x; a line is null where it has no point."""
-    xs = sorted({x for _, steps, _ in lines for x in steps if not isinstance(x, str) and x is not None})
-    drawn = []
-    for name, steps, values in lines:
-        known = dict(zip(steps, values, strict=False))
-        drawn.append({"name": name, "y": [known.get(x) for x in xs]})
-    return {"type": "series", "title": title, "note": "", "x": xs, "x_label": x_label, "y_label": "", "lines": drawn}
+def overlay(title: str, x_label: str, lines: Sequence[RunLine]) -> dict[str, Any]:
+    """Return a series panel: a colour per run, a dash pattern for each of its lines, every line with its own steps."""
+    drawn, seen = [], Counter[int]()
+    for line in lines:
+        # The first line of each run differs in its dash too, so that runs can be told apart without their colours.
+        dash = line.place + seen[line.place]
+        drawn.append({"name": line.name, "x": line.x, "y": line.y, "colour": line.place, "dash": dash})
+        seen[line.place] += 1
+    common = {"type": "series", "title": title, "note": "", "x": [], "x_label": x_label, "y_label": ""}
+    return {**common, "lines": drawn}
 
 
-def matrix_pairs(results: Sequence[Mapping[str, Any]]) -> list[MatrixPair]:
-    """Return the confusion matrices of exactly two runs in pairs: same mode where there is one, else by place."""
-    if len(results) != 2:
-        return []
-    left, right = ([p for p in result.get("panels", []) if p["type"] == "confusion_matrix"] for result in results)
+def matrix_pairs(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> list[MatrixPair]:
+    """Return the confusion matrices of the first run against those of every other: same mode where there is one, else
+    by place; only over the same classes.
+    """
+    matrices = [[p for p in result.get("panels", []) if p["type"] == "confusion_matrix"] for result in results]
     pairs = []
-    for place, panel in enumerate(left):
-        partner = next((item for item in right if item["mode"] == panel["mode"]), None)
-        partner = partner or (right[place] if place < len(right) else None)
-        if partner is not None and partner["labels"] == panel["labels"]:
-            pairs.append(_pair(panel, partner))
+    for place, panel in enumerate(matrices[0] if matrices else []):
+        for run_id, others in zip(ids[1:], matrices[1:], strict=True):
+            partner = next((item for item in others if item["mode"] == panel["mode"]), None)
+            partner = partner or (others[place] if place < len(others) else None)
+            if partner is not None and partner["labels"] == panel["labels"]:
+                pairs.append(_pair((ids[0], run_id), panel, partner))
     return pairs
 
 
-def _pair(left: Mapping[str, Any], right: Mapping[str, Any]) -> MatrixPair:
+def _pair(ids: tuple[int, int], left: Mapping[str, Any], right: Mapping[str, Any]) -> MatrixPair:
     labels = list(left["labels"])
     rows_left, rows_right = confusion_rows(labels, left["counts"]), confusion_rows(labels, right["counts"])
     difference = [
@@ -77,7 +105,7 @@ def _pair(left: Mapping[str, Any], right: Mapping[str, Any]) -> MatrixPair:
         for place, (row, other) in enumerate(zip(rows_left, rows_right, strict=True))
     ]
     title = left["title"] if left["title"] == right["title"] else f"{left['title']} against {right['title']}"
-    return MatrixPair(title=title, labels=labels, left=rows_left, right=rows_right, difference=difference)
+    return MatrixPair(title=title, labels=labels, ids=ids, left=rows_left, right=rows_right, difference=difference)
 
 
 def _differences(left: HeatRow, right: HeatRow, place: int) -> list[HeatCell]:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.web.pages.charts import colour, floats, histogram_chart, series_chart
+from app.web.pages.charts import colour, floats, histogram_chart
+from app.web.pages.curves import series_chart
 
 HEAT_STEPS: Final = 7
 NARROW_COLUMNS: Final = 5

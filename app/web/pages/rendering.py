@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from app.settings import CHECKOUT
 from app.web.pages import formats
+from app.web.pages.curves import script_data
 from app.web.pages.markdown import audit, summary_tables
 from app.web.pages.panels import margin
 from app.web.pages.tagtext import text_from_tags
@@ -33,7 +34,7 @@ def environment() -> Environment:
     for name in ("number", "percent", "times", "size", "utc", "duration", "seconds", "words"):
         made.filters[name] = getattr(formats, name)
     made.filters["tag_text"] = text_from_tags
-    made.filters |= {"margin": margin, "summary_tables": summary_tables, "audit": audit}
+    made.filters |= {"script_data": script_data, "margin": margin, "summary_tables": summary_tables, "audit": audit}
     return made
 
 

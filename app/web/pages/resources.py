@@ -11,6 +11,7 @@ from app.db import read_session
 from app.runs.models import Run
 from app.runs.ordering import LARGEST_ID
 from app.runs.resources import resources
+from app.runs.series import thin
 from app.runs.states import State
 from app.runs.store import get_run
 from app.web.pages import rendering
@@ -29,7 +30,7 @@ NOTHING_FOLLOWS: Final = 286
 """The status by which htmx too is told to ask no more."""
 GAP_SECONDS: Final = 0.001
 MOST_POINTS: Final = 400
-"""Moments in one chart; more are thinned out evenly."""
+"""Samples in one line; more are thinned out, extremes kept."""
 
 
 def resource_panels(session: Session, run: Run) -> list[PanelView]:
@@ -43,19 +44,25 @@ def resource_panels(session: Session, run: Run) -> list[PanelView]:
 
 
 def _panel(series: Sequence[Mapping[str, Any]], key: str, title: str, unit: int) -> dict[str, Any]:
-    breaks = {item["seconds"][0] - GAP_SECONDS for item in series}
-    moments = sorted({moment for item in series for moment in item["seconds"]})
-    x = sorted({*moments[:: -(-len(moments) // MOST_POINTS)], *breaks})
-    lines = []
+    lines, points, drawn = [], 0, 0
     for rank in sorted({item["rank"] for item in series}):
-        values = {
-            moment: None if value is None else round(value / unit, 1)
-            for item in series
-            if item["rank"] == rank
-            for moment, value in zip(item["seconds"], item[key], strict=True)
-        }
-        lines.append({"name": f"rank {rank}", "y": [values.get(moment) for moment in x]})
-    return {"type": "series", "title": title, "note": "", "x": x, "x_label": "seconds", "y_label": "", "lines": lines}
+        x, y = _line([item for item in series if item["rank"] == rank], key, unit)
+        kept = thin(y, MOST_POINTS)
+        points, drawn = points + len(x), drawn + len(kept)
+        lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
+    note = f"{drawn:,} of {points:,} samples, extremes kept." if drawn < points else ""
+    common = {"type": "series", "title": title, "note": note, "x": [], "x_label": "seconds", "y_label": ""}
+    return {**common, "lines": lines}
+
+
+def _line(series: Sequence[Mapping[str, Any]], key: str, unit: int) -> tuple[list[float], list[float | None]]:
+    """Return the samples of one rank over all its stages; a null before each stage breaks the line there."""
+    x: list[float] = []
+    y: list[float | None] = []
+    for item in series:
+        x += [item["seconds"][0] - GAP_SECONDS, *item["seconds"]]
+        y += [None, *(None if value is None else round(value / unit, 1) for value in item[key])]
+    return x, y
 
 
 @router.get("/runs/{run_id:int}/resources", name="run_resources")

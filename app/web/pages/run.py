@@ -16,8 +16,9 @@ from app.runs.store import get_run, get_run_document
 from app.web.pages import rendering
 from app.web.pages.loglines import LogFilter, log_files
 from app.web.pages.logtail import LogScope, render_tail
+from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.pages.resources import resource_panels
-from app.web.pages.runview import metric_panels, run_context
+from app.web.pages.runview import run_context
 
 router = APIRouter(include_in_schema=False)
 PREVIEW_BYTES: Final = 200_000
@@ -55,7 +56,7 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
         run = get_run_document(session, run_id)
         root = settings.runs_dir / str(run_id)
         log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
-        charts = metric_panels(session, run_id)
+        charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
         used = resource_panels(session, get_run(session, run_id))
     place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
     everything = list(log_files(root, run["stages"], LogFilter()))

@@ -1,23 +1,17 @@
-"""What the run page shows, gathered from the run's document, its result, its log and its metrics."""
+"""What every part of the run page shows, gathered from the run's document and its result."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sqlmodel import Session
-
 from app.runs import artifacts
 from app.runs.errors import NotFound
-from app.runs.series import metrics
 from app.runs.states import State
 from app.web.pages.formats import number
 from app.web.pages.markdown import is_table
-from app.web.pages.panels import PanelView, panel_views
+from app.web.pages.panels import panel_views
 from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
-METRIC_POINTS: Final = 300
-METRIC_CHARTS: Final = 12
-FIRST_METRICS: Final = ("loss", "accuracy")
 HEADLINE_CHECKS: Final = 3
 TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters", "losses")
 """Checks that say most about a run that passed; a kind without any of these shows its first ones."""
@@ -100,29 +94,3 @@ def _text(value: Any) -> str:
         nested = any(isinstance(item, list | dict) for item in value)
         return "; ".join(_text(item) for item in value) if nested else ", ".join(number(item) for item in value)
     return number(value)
-
-
-def metric_panels(session: Session, run_id: int) -> list[PanelView]:
-    """Return one chart per metric, a line per stage and rank; losses and accuracies first, at most a dozen."""
-    found = metrics(session, run_id, max_points=METRIC_POINTS)["series"]
-    keys = sorted(
-        {item["key"] for item in found}, key=lambda key: (not any(word in key for word in FIRST_METRICS), key)
-    )
-    panels = [_metric_panel(key, [item for item in found if item["key"] == key]) for key in keys[:METRIC_CHARTS]]
-    return panel_views(panels, prefix="metric")
-
-
-def _metric_panel(key: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    steps = sorted({step for item in series for step in item["steps"]})
-    lines = []
-    for item in series:
-        values = dict(zip(item["steps"], item["values"], strict=True))
-        lines.append({"name": line_name(item), "y": [values.get(step) for step in steps]})
-    note = "Thinned out; extremes are kept." if any(item["thinned"] for item in series) else ""
-    return {"type": "series", "title": key, "note": note, "x": steps, "x_label": "step", "y_label": "", "lines": lines}
-
-
-def line_name(item: Mapping[str, Any]) -> str:
-    """Return the name of one metric line: stage, attempt when repeated, rank."""
-    attempt = f" attempt {item['attempt']}" if item["attempt"] > 1 else ""
-    return f"{item['stage']}{attempt} rank {item['rank']}"

@@ -14,8 +14,9 @@ from app.runs.artifacts import artifact_path, media_type
 from app.runs.errors import Conflict, NotFound
 from app.runs.states import State
 from app.runs.store import get_run_document
+from app.web.pages.metriccharts import metric_charts
 from app.web.pages.rendering import STATIC, environment
-from app.web.pages.runview import metric_panels, run_context
+from app.web.pages.runview import run_context
 
 STYLES: Final = ("css/base.css", "css/parts.css", "css/run.css")
 PICTURE_BYTES: Final = 2 * 1024 * 1024
@@ -54,7 +55,7 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
     pictures = Pictures(runs_dir, run_id)
     context: dict[str, Any] = {
         **run_context(runs_dir, run),
-        "metrics": metric_panels(session, run_id),
+        "metrics": metric_charts(session, run_id),
         "api": pictures,
         "css": styles(),
         "version": version("ddp-audit"),

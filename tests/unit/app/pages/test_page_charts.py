@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.web.pages.charts import BOTTOM, LEFT, RIGHT, TOP, histogram_chart, series_chart
+from app.web.pages.charts import BOTTOM, LEFT, RIGHT, TOP, colour, dash, histogram_chart
+from app.web.pages.curves import TABLE_ROWS, series_chart
 from app.web.pages.scales import Scale, spread
 
 
@@ -26,23 +27,53 @@ def test_spread_survives_odd_values() -> None:
 
 
 def panel(values: list[object]) -> dict[str, object]:
-    return {"x": list(range(len(values))), "lines": [{"name": "loss", "y": values}]}
+    return {"x": list(range(len(values))), "x_label": "step", "lines": [{"name": "loss", "y": values}]}
 
 
 def test_line_breaks_at_values_that_are_no_number() -> None:
     (whole,) = series_chart(panel([3.0, 2.0, 1.0, 1.0])).curves
     assert len(whole.pieces) == 1
-    assert whole.first_gap == ""
+    assert whole.odd is None
     (broken,) = series_chart(panel([3.0, 2.0, "NaN", 1.0, None, 1.0, 0.5])).curves
     assert len(broken.pieces) == 2
     assert len(broken.dots) == 1
-    assert broken.first_gap == "loss: first NaN at 2"
+    assert broken.odd is not None
+    assert (broken.odd.text, broken.odd.name) == ("loss: first NaN at 2", "NaN")
+    assert LEFT < broken.odd.at < RIGHT
 
 
 def test_null_is_gap_without_alarm() -> None:
     (curve,) = series_chart(panel([3.0, None, 1.0])).curves
-    assert curve.first_gap == ""
+    assert curve.odd is None
     assert len(curve.dots) == 2
+
+
+def test_steps_of_another_line_are_no_gap() -> None:
+    lines = [{"name": "even", "x": [0, 2, 4], "y": [1, 2, 3]}, {"name": "odd", "x": [1, 3], "y": [1, "-Infinity"]}]
+    even, odd = series_chart({"x": [], "x_label": "step", "lines": lines}).curves
+    assert (len(even.pieces), even.dots, even.odd) == (1, [], None)
+    assert odd.odd is not None
+    assert odd.odd.text == "odd: first −∞ at 3"
+
+
+def test_later_point_of_a_step_counts() -> None:
+    lines = [{"name": "repeated", "x": [0, 1, 2, 1], "y": [5.0, 5.0, 5.0, 7.0]}]
+    values = series_chart({"x": [], "x_label": "step", "lines": lines}).values
+    assert values is not None
+    assert values.rows == [[0, 5.0], [1, 7.0], [2, 5.0]]
+
+
+def test_table_tells_how_many_rows_there_are() -> None:
+    values = series_chart(panel([1.0] * 250)).values
+    assert values is not None
+    assert (len(values.rows), values.steps) == (TABLE_ROWS, 250)
+
+
+def test_fifty_lines_look_different() -> None:
+    panel_of_fifty = {"x": [0, 1], "x_label": "", "lines": [{"name": str(n), "y": [0, n]} for n in range(50)]}
+    looks = {(curve.colour, curve.dash) for curve in series_chart(panel_of_fifty).curves}
+    assert len(looks) == 50
+    assert (colour(0), dash(0)) == ("c0", "")
 
 
 def test_curve_stays_inside_frame() -> None:

@@ -52,3 +52,9 @@ def test_first_odd_point_stays(odd: float | None) -> None:
     kept = set(thin(values, 50))
     assert 371 in kept
     assert 372 not in kept
+
+
+def test_null_hides_no_nan() -> None:
+    values: list[float | None] = [0.5] * 1000
+    values[370], values[371] = None, math.nan
+    assert 371 in set(thin(values, 50))

@@ -1,0 +1,148 @@
+// Charts of a run's metrics: new points while the run goes on, and finer ones where somebody looks closer.
+
+const POINTS = 400; // of each line while the run goes on
+const FINER = 1500; // of each line within a range
+const PAUSE = 2000; // between two requests, in milliseconds
+const SETTLED = 350; // a range that stays this long is asked for
+const AT_ONCE = 24; // metrics in one request
+
+export function lineName(item) {
+  return `${item.stage}${item.attempt > 1 ? ` attempt ${item.attempt}` : ""} rank ${item.rank}`;
+}
+
+function dataOf(items) {
+  const count = (number) => items.reduce((sum, item) => sum + number(item), 0);
+  return {
+    x: [],
+    x_label: "step",
+    lines: items.map((item) => ({ name: lineName(item), x: item.steps, y: item.values })),
+    points: count((item) => item.points),
+    drawn: count((item) => item.steps.length),
+  };
+}
+
+/** Ask for metrics by name, a few at a time; null when there is no answer. */
+async function ask(address, keys, query) {
+  const found = { keys: [], series: [] };
+  for (let start = 0; start === 0 || start < keys.length; start += AT_ONCE) {
+    const wanted = new URLSearchParams([...Object.entries(query), ...keys.slice(start, start + AT_ONCE).map((key) => ["key", key])]);
+    const answer = await fetch(`${address}?${wanted}`).catch(() => null);
+    if (!answer?.ok) return null;
+    const document = await answer.json();
+    found.keys = document.keys;
+    found.series.push(...document.series);
+  }
+  return found;
+}
+
+const keyOf = (figure) => figure.querySelector("h3").textContent;
+const holderOf = (figure) => figure.querySelector("[data-chart]");
+
+function tellThinned(figure, data) {
+  let note = figure.querySelector("figcaption .muted");
+  if (!note) {
+    note = Object.assign(document.createElement("p"), { className: "muted small" });
+    figure.querySelector("figcaption").append(note);
+  }
+  const words = data.drawn < data.points ? `${data.drawn.toLocaleString("en-GB")} of ${data.points.toLocaleString("en-GB")} points, extremes kept.` : "";
+  if (note.textContent !== words) note.textContent = words;
+}
+
+function frame(key, data) {
+  const figure = document.createElement("figure");
+  figure.className = "panel card";
+  figure.append(document.createElement("figcaption"));
+  figure.firstChild.append(Object.assign(document.createElement("h3"), { textContent: key }));
+  const holder = document.createElement("div");
+  holder.className = "chart";
+  holder.dataset.title = key;
+  holder.dataset.chart = JSON.stringify(data);
+  for (const name of ["keys lines", "chart-box", "chart-tools", "chart-notes"]) {
+    holder.append(Object.assign(document.createElement("div"), { className: name }));
+  }
+  const box = holder.querySelector(".chart-box");
+  box.tabIndex = 0;
+  box.setAttribute("role", "group");
+  figure.append(holder);
+  return figure;
+}
+
+/** Ask for finer points whenever a range of the chart stays for a moment. */
+function lookCloser(section, figure, chart) {
+  let timer = 0;
+  chart.looksCloser = (from, to) => {
+    clearTimeout(timer);
+    if (!(chart.data.drawn < chart.data.points)) return;
+    timer = setTimeout(async () => {
+      const found = await ask(section.dataset.metrics, [keyOf(figure)], { from, to, max_points: FINER });
+      const now = chart.state.zoomed;
+      if (!found || now?.[0] !== from || now?.[1] !== to) return;
+      chart.refine(from, to, dataOf(found.series));
+    }, SETTLED);
+  };
+}
+
+function tellCount(section, names) {
+  const count = section.querySelector("[data-metrics-count]");
+  const find = section.dataset.find.toLowerCase();
+  const matching = names.filter((name) => name.toLowerCase().includes(find)).length;
+  const words = `${section.querySelectorAll("figure").length} of ${names.length.toLocaleString("en-GB")} metrics${find ? `; ${matching.toLocaleString("en-GB")} with that text` : ""}.`;
+  if (count && count.textContent !== words) count.textContent = words;
+}
+
+/** Names that are to be drawn: those shown, and new ones as long as there is room for them. */
+function wanted(section, names) {
+  const shown = [...section.querySelectorAll("figure")].map(keyOf);
+  const find = section.dataset.find.toLowerCase();
+  const fresh = names.filter((name) => !shown.includes(name) && name.toLowerCase().includes(find));
+  return [...shown, ...fresh.slice(0, Math.max(0, Number(section.dataset.most) - shown.length))];
+}
+
+async function refresh(section, chartOf) {
+  const known = wanted(section, []);
+  let found = await ask(section.dataset.metrics, known, { max_points: POINTS });
+  if (!found) return;
+  const fresh = wanted(section, found.keys).filter((name) => !known.includes(name));
+  if (known.length && fresh.length) found.series.push(...((await ask(section.dataset.metrics, fresh, { max_points: POINTS }))?.series ?? []));
+  const list = section.querySelector("[data-metrics-list]");
+  for (const key of wanted(section, found.keys)) {
+    const items = found.series.filter((item) => item.key === key);
+    if (items.length) put(section, list, key, dataOf(items), chartOf);
+  }
+  section.querySelector("[data-metrics-none]").hidden = Boolean(list.querySelector("figure"));
+  tellCount(section, found.keys);
+}
+
+function put(section, list, key, data, chartOf) {
+  let figure = [...list.querySelectorAll("figure")].find((item) => keyOf(item) === key);
+  const known = figure && chartOf(holderOf(figure));
+  if (known) {
+    known.update(data);
+    if (known.state.zoomed) known.looksCloser?.(...known.state.zoomed);
+  } else {
+    const made = frame(key, data);
+    if (figure) figure.replaceWith(made); else list.append(made);
+    figure = made;
+    const chart = chartOf(holderOf(figure));
+    if (chart) lookCloser(section, figure, chart);
+  }
+  tellThinned(figure, data);
+}
+
+/** Keep the metrics of `section` up to date; `chartOf` gives the chart of a holder. */
+export function followMetrics(section, chartOf) {
+  if (!section) return;
+  for (const figure of section.querySelectorAll("figure")) {
+    const chart = chartOf(holderOf(figure));
+    if (chart) lookCloser(section, figure, chart);
+  }
+  let waiting = false;
+  document.querySelector("[data-run-live]")?.addEventListener("numbers", () => {
+    if (waiting) return; // one request at a time, at most one in two seconds
+    waiting = true;
+    setTimeout(async () => {
+      await refresh(section, chartOf);
+      waiting = false;
+    }, PAUSE);
+  });
+}

@@ -1,0 +1,34 @@
+// What the ranks use, while the run goes on: the page's own drawing is fetched again and its numbers are taken over.
+
+const EVERY = 4000; // milliseconds
+const ENDED = 286; // the run has ended: these were the last numbers
+
+function takeOver(list, fresh, chartOf) {
+  for (const figure of [...fresh.querySelectorAll("figure")]) {
+    const shown = document.getElementById(figure.id);
+    const holder = figure.querySelector("[data-chart]");
+    const chart = shown && chartOf(shown.querySelector("[data-chart]"));
+    if (chart) chart.update(JSON.parse(holder.dataset.chart));
+    else if (shown) shown.replaceWith(figure);
+    else list.append(figure); // drawn when it is seen in the page
+  }
+}
+
+/** Keep the charts of `section` up to date until the run has ended. */
+export function followResources(section, chartOf) {
+  if (!section || !document.querySelector("[data-run-live]")) return;
+  async function lookAgain() {
+    let more = true;
+    if (document.visibilityState === "visible") {
+      const answer = await fetch(section.dataset.resources, { headers: { Accept: "text/html" } }).catch(() => null);
+      if (answer?.ok) {
+        more = answer.status !== ENDED;
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+        takeOver(section.querySelector("[data-resources-list]"), fresh, chartOf);
+        section.querySelector("[data-resources-none]").hidden = Boolean(section.querySelector("figure"));
+      }
+    }
+    if (more) setTimeout(lookAgain, EVERY);
+  }
+  setTimeout(lookAgain, EVERY);
+}
