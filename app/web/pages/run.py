@@ -41,8 +41,10 @@ class LogQuery(BaseModel):
 
 
 class PageQuery(LogQuery):
-    """Which part of the log a page shows, and what it offers to edit."""
+    """Which part of the log and which charts a page shows, and what it offers to edit."""
 
+    metric: str = Field("", max_length=200)
+    charts: int = Field(FIRST_CHARTS, ge=1, le=MOST_CHARTS)
     edit: str = Field("", max_length=16)
     """Label whose field stands open: how it is edited where there is no JavaScript."""
 
