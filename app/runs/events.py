@@ -1,9 +1,10 @@
 """Reading the rank events of a run: every event once, by its number within the run."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import orjson
+from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from app.runs.models import MalformedLine, RunEvent
@@ -38,6 +39,24 @@ def item(row: RunEvent) -> dict[str, Any]:
     """Return one event: the line as the rank wrote it, plus its place in the run."""
     line: dict[str, Any] = orjson.loads(row.line)
     return {**line, "id": row.id, "stage": row.stage, "attempt": row.attempt, "rank": row.rank}
+
+
+def count_events(
+    session: Session,
+    run_id: int,
+    types: Collection[str],
+    *,
+    last: int,
+    stage: str | None = None,
+    rank: int | None = None,
+) -> int:
+    """Return how many events of these types there are up to number `last`."""
+    query = select(func.count()).where(RunEvent.run_id == run_id, col(RunEvent.type).in_(types), RunEvent.id <= last)
+    if stage is not None:
+        query = query.where(RunEvent.stage == stage)
+    if rank is not None:
+        query = query.where(RunEvent.rank == rank)
+    return session.exec(query).one()
 
 
 def every_event(session: Session, run_id: int, event_type: str | None = None) -> Iterator[dict[str, Any]]:

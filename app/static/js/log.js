@@ -1,41 +1,111 @@
 // The log of a run: follow its end, find a text, and keep the page small under a flood of lines.
 
-const MOST = 3000;
+const MOST = 3000; // lines kept in the page
+const MOST_READING = 9000; // while somebody reads further up: what they look at must not go away
+const NEAR = 40; // pixels from the end that still count as the end
+const MARKED = 500; // matches marked within their lines
+
 const box = document.getElementById("log-lines");
 const follow = document.querySelector("[data-log-follow]");
 const find = document.querySelector("[data-log-find]");
 const count = document.querySelector("[data-log-count]");
-let total = box.childElementCount;
+const told = { total: Number(count.dataset.total), uncounted: Number(count.dataset.uncounted) };
+let height = 0;
 
-function matches(line) {
-  const wanted = find.value.toLowerCase();
-  return !wanted || line.textContent.toLowerCase().includes(wanted);
+const isNote = (line) => line.dataset.leftLines !== undefined;
+const wanted = () => find.value.toLowerCase();
+const textOf = (line) => line.lastElementChild.firstChild;
+
+function matches(line, text) {
+  return !text || line.textContent.toLowerCase().includes(text);
+}
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const unit = Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), units.length - 1);
+  return `${unit ? (bytes / 1024 ** unit).toFixed(1) : bytes} ${units[unit]}`;
 }
 
 function tell() {
-  const shown = find.value ? `, ${box.querySelectorAll(".log-line:not([hidden])").length} with that text` : "";
-  count.textContent = `Last ${box.childElementCount.toLocaleString()} of ${total.toLocaleString()} lines received${shown}.`;
+  const lines = [...box.children].filter((line) => !isNote(line));
+  const number = (value) => value.toLocaleString("en-GB");
+  const more = told.uncounted ? `, and ${size(told.uncounted)} more that were not counted` : "";
+  const text = wanted();
+  const found = text ? ` ${number(lines.filter((line) => !line.hidden).length)} of those here have that text.` : "";
+  count.textContent = `Last ${number(lines.length)} of ${number(told.total)} lines${more}.${found}`;
+}
+
+/** Mark what was found inside the lines, without changing them. */
+function mark() {
+  if (!CSS.highlights) return;
+  const text = wanted();
+  const ranges = [];
+  for (const line of text ? box.children : []) {
+    if (ranges.length >= MARKED) break;
+    const node = line.hidden ? null : textOf(line);
+    const lower = node?.data.toLowerCase() ?? "";
+    if (!node || lower.length !== node.data.length) continue; // letters that change their length would shift the marks
+    for (let at = lower.indexOf(text); at >= 0; at = lower.indexOf(text, at + text.length)) {
+      const range = new Range();
+      range.setStart(node, at);
+      range.setEnd(node, at + text.length);
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set("found", new Highlight(...ranges));
+}
+
+/** Take away the oldest lines; for somebody who reads further up nothing moves. */
+function trim() {
+  const most = follow.checked ? MOST : MOST_READING;
+  const extra = box.childElementCount - most;
+  if (extra <= 0) return;
+  const stays = box.children[extra];
+  const before = stays.offsetTop;
+  for (const line of [...box.children].slice(0, extra)) line.remove();
+  if (!follow.checked) box.scrollTop -= before - stays.offsetTop;
+}
+
+function toEnd() {
+  if (follow.checked) box.scrollTop = box.scrollHeight;
+  height = box.scrollHeight;
 }
 
 function settle(added) {
-  added.forEach((line) => { line.hidden = !matches(line); });
-  total += added.length;
-  while (box.childElementCount > MOST) box.firstElementChild.remove();
-  if (follow.checked) box.scrollTop = box.scrollHeight;
-  if (added.length) tell();
+  const text = wanted();
+  for (const line of added) {
+    line.hidden = !matches(line, text);
+    told.total += isNote(line) ? Number(line.dataset.leftLines) : 1;
+    told.uncounted += isNote(line) ? Number(line.dataset.leftBytes) : 0;
+  }
+  trim();
+  toEnd();
+  tell();
+  if (text) mark();
 }
 
 new MutationObserver((changes) => {
-  settle(changes.flatMap((change) => [...change.addedNodes].filter((node) => node instanceof Element)));
+  const added = changes.flatMap((change) => [...change.addedNodes].filter((node) => node instanceof Element && node.parentNode === box));
+  if (added.length) settle(added);
 }).observe(box, { childList: true });
 
 find.addEventListener("input", () => {
-  for (const line of box.children) line.hidden = !matches(line);
+  const text = wanted();
+  for (const line of box.children) line.hidden = !matches(line, text);
+  toEnd();
   tell();
+  mark();
 });
-follow.addEventListener("change", () => settle([]));
-// Scrolling up stops following, back at the end goes on.
+find.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") event.preventDefault(); // it finds while one types; the form is for the filters
+});
+follow.addEventListener("change", () => { trim(); toEnd(); });
+// Scrolling up stops following, back at the end goes on; lines that come or go are no scrolling.
 box.addEventListener("scroll", () => {
-  follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+  if (box.scrollHeight !== height) {
+    height = box.scrollHeight;
+    return;
+  }
+  follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
 });
-box.scrollTop = box.scrollHeight;
+toEnd();

@@ -17,7 +17,7 @@ from app.db import read_session
 from app.runs.store import get_run_document
 from app.web.live import Channel
 from app.web.pages import rendering
-from app.web.pages.loglines import LogCursor, LogFilter, LogLine
+from app.web.pages.loglines import LogCursor, LogFilter, LogLine, newest
 from app.web.pages.logtail import LogScope, read_more
 from app.web.pages.runview import run_context
 
@@ -96,11 +96,7 @@ def _parts(request: Request, context: dict[str, Any]) -> dict[str, str]:
 def _batches(request: Request, lines: list[LogLine], cursor: LogCursor) -> list[Batch]:
     if not lines:
         return []
-    dropped = len(lines) - MOST_LINES
-    if dropped > 0:
-        note = f"{dropped:,} lines are not shown here; download the whole files above"
-        lines = [LogLine(source="", text=note, css="sys"), *lines[-MOST_LINES:]]
-    html = rendering.fragment(request, "partials/_log_lines.html", lines=lines)
+    html = rendering.fragment(request, "partials/_log_lines.html", lines=newest(lines, MOST_LINES))
     return [Batch(html=html, cursor=cursor.encode())]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.runs.logs import STREAMS, LogFile
+from app.web.pages.terminal import LINE_CHARACTERS, shown
 from trainer.contract.paths import RunPaths
 
 TAIL_BYTES: Final = 24_000
@@ -23,8 +24,10 @@ STEP_BYTES: Final = 64_000
 """Sent of each file in one message of the live stream."""
 BEHIND_BYTES: Final = 1_000_000
 """A file further ahead than this is skipped to its end, and the log says so."""
+COUNT_BYTES: Final = 8_000_000
+"""Of what is skipped at most so much is read to count its lines."""
+COUNT_STEP: Final = 1 << 20
 MOST_LINES: Final = 400
-LINE_CHARACTERS: Final = 4_000
 FILE_NAME: Final = re.compile(r"^rank(\d{1,6})\.(stdout|stderr)$")
 TEXT_EVENTS: Final = frozenset({"start", "message", "error", "checkpoint", "phase", "end"})
 
@@ -36,6 +39,23 @@ class LogLine:
     source: str
     text: str
     css: str = ""
+    left_lines: int = 0
+    """Lines this one stands for: it is a note about them, not a line of the log."""
+    left_bytes: int = 0
+    """Bytes it stands for whose lines nobody counted."""
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it tells of lines that are not shown."""
+        return bool(self.left_lines or self.left_bytes)
+
+
+def left_out(source: str, lines: int, count_bytes: int = 0) -> LogLine:
+    """Return the note that stands for lines, and for bytes whose lines were not counted."""
+    parts = [f"{lines:,} lines"] if lines else []
+    parts += [f"{count_bytes:,} bytes"] if count_bytes else []
+    text = f"{' and '.join(parts)} before this one are not shown; download the whole file above"
+    return LogLine(source=source, text=text, css="sys", left_lines=lines, left_bytes=count_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +129,26 @@ def log_files(root: Path, stages: Sequence[Mapping[str, Any]], wanted: LogFilter
                 )
 
 
-def tail(log: LogFile, cursor: LogCursor) -> list[LogLine]:
-    """Return the last lines of a file and move the cursor behind them."""
+def tail(log: LogFile, cursor: LogCursor, *, most: int = MOST_LINES, countable: int = COUNT_BYTES) -> list[LogLine]:
+    """Return the last lines of a file, at most `most`, and move the cursor behind them.
+
+    What is left out before them stands in a note at their begin: its lines where they lie in `countable` bytes.
+    """
     data, start, size = _read(log, None, TAIL_BYTES)
     cut = data.find(b"\n") + 1 if start > 0 else 0  # the first line is most likely cut
-    return _take(log, cursor, data[cut:], start + cut, size, skipped=start)
+    lines = _take(log, cursor, data[cut:], start + cut, size, skipped=(0, start + cut), countable=countable)
+    return newest(lines, most)
+
+
+def newest(lines: list[LogLine], most: int) -> list[LogLine]:
+    """Return the last `most` lines; those before them, and what their notes stand for, stand in one note."""
+    real = sum(not line.is_note for line in lines)
+    if real <= most:
+        return lines
+    kept = [line for line in lines if not line.is_note][-most:]
+    notes = [line for line in lines if line.is_note]
+    gone = real - most + sum(line.left_lines for line in notes)
+    return [left_out(lines[0].source, gone, sum(line.left_bytes for line in notes)), *kept]
 
 
 def more(log: LogFile, cursor: LogCursor) -> list[LogLine]:
@@ -124,7 +159,27 @@ def more(log: LogFile, cursor: LogCursor) -> list[LogLine]:
         return _take(log, cursor, data, start, size)
     data, start, size = _read(log, None, TAIL_BYTES)
     cut = data.find(b"\n") + 1
-    return _take(log, cursor, data[cut:], start + cut, size, skipped=start + cut - offset)
+    return _take(log, cursor, data[cut:], start + cut, size, skipped=(offset, start + cut))
+
+
+def _skipped(log: LogFile, begin: int, end: int, countable: int) -> LogLine:
+    """Return the note that stands for the bytes from `begin` to `end`, which is behind a line break."""
+    source, lines, at = _source(log), 0, begin
+    if end - begin > countable:
+        return left_out(source, 0, end - begin)
+    try:
+        with log.path.open("rb") as handle:
+            handle.seek(begin)
+            while at < end and (piece := handle.read(min(COUNT_STEP, end - at))):
+                lines += piece.count(b"\n")
+                at += len(piece)
+    except OSError:  # removed with its run a moment ago
+        return left_out(source, 0, end - begin)
+    return left_out(source, lines, 0 if lines else end - begin)
+
+
+def _source(log: LogFile) -> str:
+    return f"{log.stage}/{log.rank} {log.stream}"
 
 
 def _read(log: LogFile, offset: int | None, limit: int) -> tuple[bytes, int, int]:
@@ -139,9 +194,21 @@ def _read(log: LogFile, offset: int | None, limit: int) -> tuple[bytes, int, int
         return b"", offset or 0, offset or 0
 
 
-def _take(log: LogFile, cursor: LogCursor, data: bytes, start: int, size: int, *, skipped: int = 0) -> list[LogLine]:
-    """Cut `data`, which starts at byte `start`, into whole lines; an unfinished last one stays for the next reading."""
-    source = f"{log.stage}/{log.rank} {log.stream}"
+def _take(
+    log: LogFile,
+    cursor: LogCursor,
+    data: bytes,
+    start: int,
+    size: int,
+    *,
+    skipped: tuple[int, int] = (0, 0),
+    countable: int = COUNT_BYTES,
+) -> list[LogLine]:
+    """Cut `data`, which starts at byte `start`, into whole lines; an unfinished last one stays for the next reading.
+
+    The bytes between the two of `skipped` are not shown, and a note says so.
+    """
+    source = _source(log)
     whole, newline, rest = data.rpartition(b"\n")
     complete = log.ended and start + len(data) >= size
     if rest and (complete or len(rest) > LINE_CHARACTERS):
@@ -150,18 +217,11 @@ def _take(log: LogFile, cursor: LogCursor, data: bytes, start: int, size: int, *
     if not newline:
         return []
     lines = []
-    if skipped > 0:
-        note = f"{skipped:,} bytes before this line are not shown; download the whole file above"
-        lines.append(LogLine(source=source, text=note, css="sys"))
+    if skipped[1] > skipped[0]:
+        lines.append(_skipped(log, *skipped, countable))
     css = "err" if log.stream == "stderr" else ""
     texts = whole.decode(errors="replace").split("\n")
     return lines + [LogLine(source=source, text=shown(text), css=css) for text in texts]
-
-
-def shown(line: str) -> str:
-    """Return a line as the page shows it: what a progress bar overwrote left out, over-long lines cut and marked."""
-    text = line.rstrip("\r").rsplit("\r", 1)[-1]
-    return text if len(text) <= LINE_CHARACTERS else f"{text[:LINE_CHARACTERS]} … ({len(text):,} characters)"
 
 
 def event_line(event: Mapping[str, Any]) -> LogLine | None:

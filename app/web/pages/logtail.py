@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlmodel import Session
 
-from app.runs.events import EVENTS_LIMIT, events
+from app.runs.events import EVENTS_LIMIT, count_events, events
 from app.runs.store import get_run
 from app.web.pages.loglines import (
     MOST_LINES,
@@ -17,11 +17,16 @@ from app.web.pages.loglines import (
     LogFilter,
     LogLine,
     event_line,
+    left_out,
     log_files,
     more,
     tail,
 )
 
+COUNT_ALL: Final = 32_000_000
+"""Bytes read of all files together to count their lines when a page is rendered."""
+FEWEST_LINES: Final = 25
+"""Shown of every file, however many there are."""
 LOOK_BACK: Final = (2_000, 50_000)
 """Events looked through for messages when a page is rendered; the second only where the first gave too few."""
 
@@ -32,8 +37,15 @@ class LogView:
 
     lines: list[LogLine]
     cursor: LogCursor
-    skipped: int
-    """Lines left out before the first one."""
+    total: int
+    """Lines there are, as far as they were counted: those shown, and those the notes stand for."""
+    uncounted: int
+    """Bytes of output whose lines were not counted."""
+
+    @property
+    def shown(self) -> int:
+        """Lines shown."""
+        return sum(not line.is_note for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +64,23 @@ def render_tail(session: Session, scope: LogScope) -> LogView:
     """Return the newest lines: timed messages in order, then what the ranks printed, file by file."""
     last = get_run(session, scope.run_id).next_event_id - 1
     cursor = LogCursor(event=last)
-    messages = _last_messages(session, scope, last) if scope.wanted.stream in ("", "messages") else []
+    wanted, messages, total = scope.wanted, list[LogLine](), 0
+    if wanted.stream in ("", "messages"):
+        messages = _last_messages(session, scope, last)[-MOST_LINES:]
+        total = count_events(
+            session, scope.run_id, TEXT_EVENTS, last=last, stage=wanted.stage or None, rank=wanted.rank
+        )
+    if total > len(messages):
+        messages.insert(0, left_out("messages", total - len(messages)))
     printed: list[LogLine] = []
-    for log in log_files(scope.root, scope.stages, scope.wanted):
-        printed += tail(log, cursor)
-    kept = messages[-MOST_LINES:] + printed[-MOST_LINES:]
-    return LogView(lines=kept, cursor=cursor, skipped=len(messages) + len(printed) - len(kept))
+    files = list(log_files(scope.root, scope.stages, wanted))
+    most, countable = max(FEWEST_LINES, MOST_LINES // max(1, len(files))), COUNT_ALL // max(1, len(files))
+    for log in files:
+        printed += tail(log, cursor, most=most, countable=countable)
+    total += sum(line.left_lines if line.is_note else 1 for line in printed)
+    return LogView(
+        lines=messages + printed, cursor=cursor, total=total, uncounted=sum(line.left_bytes for line in printed)
+    )
 
 
 def _last_messages(session: Session, scope: LogScope, last: int) -> list[LogLine]:

@@ -14,6 +14,7 @@ from app.web.pages import (
     listing,
     live,
     login,
+    previews,
     resources,
     run,
     status,
@@ -21,7 +22,7 @@ from app.web.pages import (
     trends,
 )
 
-READING = (listing, bulk, labels, launch, live, run, resources, compare, trends, classify, explain)
+READING = (listing, bulk, labels, launch, live, run, previews, resources, compare, trends, classify, explain)
 KEEPING = (storage, status, deliveries, audit, login)
 
 router = APIRouter(include_in_schema=False)

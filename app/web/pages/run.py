@@ -1,7 +1,7 @@
 """`/runs/{id}`: the page of one run, and what its buttons do."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request
@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
 
 from app.db import read_session
-from app.runs.artifacts import artifact_path, artifacts
+from app.runs.artifacts import artifacts
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
@@ -17,12 +17,11 @@ from app.web.pages import rendering
 from app.web.pages.loglines import LogFilter, log_files
 from app.web.pages.logtail import LogScope, render_tail
 from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS, metric_charts
+from app.web.pages.previews import offered
 from app.web.pages.resources import resource_panels
 from app.web.pages.runview import run_context
 
 router = APIRouter(include_in_schema=False)
-PREVIEW_BYTES: Final = 200_000
-"""Larger text files are for download alone."""
 
 
 class LogQuery(BaseModel):
@@ -69,7 +68,7 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
         nav="runs",
         editing=query.edit,
         lines=log.lines,
-        log_skipped=f"{log.skipped:,} earlier ones are not shown" if log.skipped else "",
+        log=log,
         log_filter=asdict(wanted),
         log_stages=list(dict.fromkeys(item["name"] for item in run["stages"])),
         log_ranks=sorted({item.rank for item in everything} | {item["rank"] for item in run["ranks"]}),
@@ -79,22 +78,6 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
         artifacts=[offered(item) for item in artifacts(settings.runs_dir, run_id)["items"]],
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )
-
-
-def offered(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an artifact with how it can be looked at: as a picture, as text, or not at all."""
-    kind = item["media_type"]
-    readable = kind.startswith("text/plain") or kind in ("application/json", "text/csv; charset=utf-8")
-    return {**item, "picture": kind.startswith("image/"), "text": readable and item["bytes"] <= PREVIEW_BYTES}
-
-
-@router.get("/runs/{run_id:int}/preview", name="run_preview")
-def preview(request: Request, run_id: int, name: Annotated[str, Query(max_length=1000)]) -> Response:
-    """Return the beginning of a text file of the run, escaped."""
-    with read_session(request.app.state.engine) as session:
-        get_run(session, run_id)
-    data = artifact_path(request.app.state.settings.runs_dir, run_id, name).read_bytes()[:PREVIEW_BYTES]
-    return rendering.page(request, "partials/_file.html", text=data.decode(errors="replace"))
 
 
 def service(request: Request) -> Service:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from app.runs.logs import LogFile
 from app.web.pages import loglines
-from app.web.pages.loglines import LogCursor, LogFilter, event_line, log_files, more, shown, tail
+from app.web.pages.loglines import LogCursor, LogFilter, event_line, log_files, more, tail
+from app.web.pages.terminal import shown
 
 
 def log(path: Path, *, ended: bool = False) -> LogFile:
@@ -30,7 +31,7 @@ def test_pieces_give_every_line_once(tmp_path_factory: pytest.TempPathFactory, p
         found += texts(more(log(path), cursor))
     found += texts(more(log(path, ended=True), cursor))
     expected = written.decode(errors="replace").removesuffix("\n").split("\n") if written else []
-    assert found == expected
+    assert found == [shown(line) for line in expected]
 
 
 def test_page_and_stream_share_no_line(tmp_path: Path) -> None:
@@ -44,25 +45,42 @@ def test_page_and_stream_share_no_line(tmp_path: Path) -> None:
     assert more(log(path), again) == []
 
 
-def test_long_file_starts_with_what_is_missing(tmp_path: Path) -> None:
+def counted(lines: list[loglines.LogLine]) -> tuple[int, int, int]:
+    """Return lines shown, lines the notes stand for, bytes nobody counted."""
+    shown_lines = sum(not line.is_note for line in lines)
+    return shown_lines, sum(line.left_lines for line in lines), sum(line.left_bytes for line in lines)
+
+
+def test_long_file_tells_how_many_lines_it_has(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("".join(f"line {number:06d}\n" for number in range(5000)))
-    lines = tail(log(path), LogCursor())
-    assert "bytes before this line are not shown" in lines[0].text
-    assert lines[1].text.startswith("line ")
-    assert lines[-1].text == "line 004999"
+    lines = tail(log(path), LogCursor(), most=300)
+    assert counted(lines) == (300, 4700, 0)
+    assert lines[0].text.startswith("4,700 lines before this one are not shown")
+    assert (lines[1].text, lines[-1].text) == ("line 004700", "line 004999")
 
 
-def test_flood_is_skipped_and_told(tmp_path: Path) -> None:
+def test_huge_file_tells_bytes_instead(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("".join(f"line {number:06d}\n" for number in range(5000)))
+    lines = tail(log(path), LogCursor(), countable=1000)
+    shown_lines, left, uncounted = counted(lines)
+    assert (shown_lines, uncounted > 0) == (400, True)
+    assert uncounted + (shown_lines + left) * 12 == path.stat().st_size
+
+
+def test_flood_is_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("start\n")
     cursor = LogCursor()
     tail(log(path), cursor)
     with path.open("a") as handle:
-        handle.write("x" * 99 + "\n" * 1 + ("y" * 99 + "\n") * 20_000)
+        handle.write(("y" * 99 + "\n") * 20_000)
     lines = more(log(path), cursor)
-    assert "not shown" in lines[0].text
-    assert len(lines) < 400
+    shown_lines, left, uncounted = counted(lines)
+    assert lines[0].is_note
+    assert 0 < shown_lines < 400
+    assert (shown_lines + left, uncounted) == (20_000, 0)
     assert more(log(path), cursor) == []
 
 
@@ -72,10 +90,29 @@ def test_missing_file_is_empty(tmp_path: Path) -> None:
     assert cursor.at(log(tmp_path / "none")) == 0
 
 
-def test_overwritten_progress_bar_is_left_out() -> None:
-    assert shown("10 %\r20 %\r30 %") == "30 %"
-    assert shown("windows line\r") == "windows line"
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        ("10 %\r20 %\r30 %", "30 %"),
+        ("windows line\r", "windows line"),
+        ("100 %\r      \r", "100 %"),
+        ("10 %\b\b\b\b20 %", "20 %"),
+        ("\x1b[1;31mred\x1b[0m and plain", "red and plain"),
+        ("\x1b]0;a title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("50 %\r\x1b[Kdone", "done"),
+        ("bell\x07 and \x1b", "bell\u2407 and \u241b"),
+        ("tab\tstays, ünïcode too", "tab\tstays, ünïcode too"),
+        ("two\nlines\r\n", "two\nlines\n"),
+    ],
+)
+def test_output_reads_as_on_a_terminal(raw: str, seen: str) -> None:
+    assert shown(raw) == seen
+
+
+def test_endless_line_is_cut_and_marked() -> None:
     assert shown("z" * 5000).endswith("… (5,000 characters)")
+    assert len(shown("\x1b" * 100_000)) < 5000  # in linear time too
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "AAAA", "eJw"])

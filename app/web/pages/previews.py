@@ -1,0 +1,98 @@
+"""How a page shows the files of a run: pictures, JSON in order, CSV as a table, text; anything else is a download."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from app.db import read_session
+from app.runs.artifacts import artifact_path, media_type
+from app.runs.store import get_run
+from app.web.pages import rendering
+from app.web.pages.formats import size
+
+router = APIRouter(include_in_schema=False)
+
+TEXT_BYTES: Final = 200_000
+"""Of a text file at most so much is shown."""
+PICTURE_BYTES: Final = 10_000_000
+TABLE_ROWS: Final = 200
+TABLE_COLUMNS: Final = 40
+JSON_TYPE: Final = "application/json"
+CSV_TYPE: Final = "text/csv; charset=utf-8"
+PLAIN: Final = "text/plain"
+
+
+def offered(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an artifact with `look`, how it is shown (`picture`, `text` or empty), and `why` where it is not."""
+    kind, length = item["media_type"], item["bytes"]
+    if kind.startswith("image/"):
+        fits = length <= PICTURE_BYTES
+        why = f"A picture of {size(length)} is too large to be shown here (up to {size(PICTURE_BYTES)})."
+        return {**item, "look": "picture" if fits else "", "why": "" if fits else why}
+    if kind.startswith(PLAIN) or kind in (JSON_TYPE, CSV_TYPE):
+        return {**item, "look": "text", "why": ""}
+    return {**item, "look": "", "why": "Files of this type are not shown here."}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The beginning of a file, as text or as a table."""
+
+    note: str
+    """What of the file is shown."""
+    text: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def preview_of(path: Path) -> Preview:
+    """Return what a page shows of a text file; a file that is not what its name says is shown as plain text."""
+    with path.open("rb") as handle:
+        data = handle.read(TEXT_BYTES)
+        length = handle.seek(0, io.SEEK_END)
+    text = data.decode(errors="replace")
+    cut = f"The first {len(data):,} of {length:,} bytes." if length > len(data) else ""
+    kind = media_type(path)
+    found = _table(text, cut) if kind == CSV_TYPE else _ordered(text, cut) if kind == JSON_TYPE else None
+    return found or Preview(note=cut or f"{length:,} bytes.", text=text)
+
+
+def _ordered(text: str, cut: str) -> Preview | None:
+    """Return JSON indented; None where it is cut or damaged."""
+    if cut:
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # damaged, or nested deeper than any person reads
+        return None
+    return Preview(note="JSON, indented for reading.", text=json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _table(text: str, cut: str) -> Preview | None:
+    """Return a plain CSV file as a table; None where its rows do not have equally many fields."""
+    whole = text.rpartition("\n")[0] if cut else text
+    try:
+        lines = [tuple(line) for line in csv.reader(io.StringIO(whole), strict=True)]
+    except csv.Error:
+        return None
+    if len(lines) < 2 or not 1 < len(lines[0]) <= TABLE_COLUMNS or any(len(line) != len(lines[0]) for line in lines):
+        return None
+    shown = lines[1 : 1 + TABLE_ROWS]
+    rows = f"{len(shown):,} of {len(lines) - 1:,} rows" if len(lines) - 1 > len(shown) else f"{len(shown):,} rows"
+    note = f"{cut} " if cut else ""
+    return Preview(note=f"{note}{rows}.", columns=lines[0], rows=tuple(shown))
+
+
+@router.get("/runs/{run_id:int}/preview", name="run_preview")
+def preview(request: Request, run_id: int, name: Annotated[str, Query(max_length=1000)]) -> Response:
+    """Return the beginning of a text file of the run, escaped."""
+    with read_session(request.app.state.engine) as session:
+        get_run(session, run_id)
+    path = artifact_path(request.app.state.settings.runs_dir, run_id, name)
+    return rendering.page(request, "partials/_file.html", preview=preview_of(path), name=name)
