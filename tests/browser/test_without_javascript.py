@@ -27,34 +27,6 @@ def test_run_page_shows_everything(tab: Tab, service: Service) -> None:
 
 
 @OFF
-def test_filters_work_as_links(tab: Tab, service: Service) -> None:
-    page = tab.page
-    page.goto(f"{service.base}/runs")
-    page.select_option("#f-verdict", "fail")
-    page.get_by_role("button", name="Filter").click()
-    assert "verdict=fail" in page.url
-    rows = page.locator("#rows tr")
-    expect(rows).to_have_count(1)
-    expect(rows).to_contain_text("fail")
-
-
-@OFF
-def test_order_and_columns_are_in_address(tab: Tab, service: Service) -> None:
-    page = tab.page
-    page.goto(f"{service.base}/runs?verdict=pass")
-    page.locator("summary", has_text="Columns").click()
-    page.get_by_label("Finished").check()
-    page.get_by_label("Backend").uncheck()
-    page.get_by_role("button", name="Show these").click()
-    assert "verdict=pass" in page.url
-    expect(page.locator("thead")).not_to_contain_text("Backend")
-    page.get_by_role("link", name="Finished").click()
-    assert "sort=finished" in page.url
-    assert "verdict=pass" in page.url
-    expect(page.locator("th[aria-sort=descending]")).to_have_text("Finished")
-
-
-@OFF
 def test_delete_asks_before_it_acts(tab: Tab, service: Service) -> None:
     page = tab.page
     page.goto(f"{service.base}/runs/{service.runs['cancelled']}")

@@ -1,0 +1,252 @@
+"""The list of runs in a browser: filters, order, columns, ticks, stars, and what is done to several runs at once."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine
+
+from app.db import create_database_engine, write_session
+from app.runs.models import Run
+from app.schema import migrate
+from app.settings import Settings
+from tests.browser.conftest import Service, Tab, serve
+from tests.support.pages_data import add_run
+
+pytestmark = pytest.mark.browser
+OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
+BOTH = pytest.mark.parametrize(
+    "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
+)
+AWAY = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s})"
+CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service behind a path prefix, with 60 old runs on two pages: tests add their own and find them by a tag."""
+    data_dir = tmp_path_factory.mktemp("list")
+    settings = Settings(data_dir=data_dir)
+    migrate(settings)
+    made = create_database_engine(settings)
+    for number in range(60):
+        add_run(made, "succeeded", verdict="pass", name=f"old {number}", tags=["old"])
+    made.dispose()
+    for base in serve(data_dir, "--no-worker"):
+        yield Service(base=base, settings=settings, runs={})
+
+
+@pytest.fixture
+def engine(lab: Service) -> Iterator[Engine]:
+    made = create_database_engine(lab.settings)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def runs(engine: Engine, request: pytest.FixtureRequest) -> dict[str, int]:
+    """Runs that carry a tag of this test alone."""
+    tag = tag_of(request.node.name)
+    return {
+        "good": add_run(engine, "succeeded", verdict="pass", name="good", tags=[tag, "two words"], took_seconds=30.0),
+        "bad": add_run(engine, "succeeded", verdict="fail", name="bad", tags=[tag], took_seconds=10.0),
+        "broken": add_run(engine, "failed", name="broken", tags=[tag, "two words"], took_seconds=20.0),
+        "waiting": add_run(engine, "queued", name="waiting", tags=[tag], backend=None, device=None),
+    }
+
+
+def tag_of(name: str) -> str:
+    return re.sub(r"\W", "-", name)[:60]
+
+
+@pytest.fixture
+def page(tab: Tab, lab: Service, runs: dict[str, int], request: pytest.FixtureRequest) -> Page:
+    """The list, narrowed to the runs of this test."""
+    tab.page.goto(f"{lab.base}/runs?tag={tag_of(request.node.name)}")
+    return tab.page
+
+
+def named(page: Page) -> list[str]:
+    return [text.split(" · ")[1] for text in page.locator("#rows th > a:first-child").all_inner_texts()]
+
+
+def box(page: Page, run_id: int) -> str:
+    return f"input[name=run][value='{run_id}']"
+
+
+@BOTH
+def test_headings_sort_and_turn(page: Page) -> None:
+    assert named(page) == ["waiting", "broken", "bad", "good"]
+    page.get_by_role("link", name="Took").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Took")
+    assert named(page) == ["good", "broken", "bad"]  # what waits has taken no time
+    page.get_by_role("link", name="Took").click()
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("Took")
+    assert named(page) == ["bad", "broken", "good"]
+    page.get_by_role("link", name="Created").click()
+    page.get_by_role("link", name="Created").click()
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("Created")
+    assert named(page) == ["good", "bad", "broken", "waiting"]
+
+
+@BOTH
+def test_filters_add_up_in_the_address(page: Page, lab: Service) -> None:
+    page.locator("#pick-state summary").click()
+    page.get_by_label("queued").check()
+    page.get_by_label("failed").check()
+    page.locator("#pick-state").get_by_role("button", name="Show these").click()
+    expect(page.locator("#pick-state summary")).to_have_text("State: queued, failed")
+    assert "state=queued&state=failed" in page.url
+    assert named(page) == ["waiting", "broken"]
+    page.locator("#rows .tag", has_text="two words").click()
+    assert named(page) == ["broken"]
+    assert "state=queued&state=failed" in page.url
+    expect(page.locator("#f-tag")).to_have_value(re.compile(", two words$"))
+    page.fill("#f-q", "good")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    expect(page.locator("main")).to_contain_text("No run fits")
+    page.get_by_role("link", name="Clear").click()
+    assert page.url == f"{lab.base}/runs"
+    expect(page.locator("#rows tr")).to_have_count(50)
+
+
+@BOTH
+def test_columns_stay_in_the_address(page: Page) -> None:
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("Finished").check()
+    page.get_by_label("Backend").uncheck()
+    page.get_by_role("group", name="Columns").get_by_role("button").click()
+    page.get_by_role("link", name="Finished").click()
+    assert "sort=finished" in page.url
+    assert "tag=" in page.url
+    expect(page.locator("thead")).not_to_contain_text("Backend")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Finished")
+
+
+def test_pages_follow_each_other(tab: Tab, lab: Service) -> None:
+    page = tab.page
+    page.goto(f"{lab.base}/runs?tag=old")
+    first = named(page)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("#rows tr")).to_have_count(10)
+    assert sorted(first + named(page)) == sorted(f"old {number}" for number in range(60))
+    page.get_by_role("link", name="First page").click()
+    assert named(page) == first
+
+
+@BOTH
+def test_star_pins_in_place(page: Page, runs: dict[str, int]) -> None:
+    star = page.get_by_role("button", name=f"Pin run {runs['good']}", exact=True)
+    expect(star).to_have_attribute("aria-pressed", "false")
+    star.focus()
+    page.keyboard.press("Enter")
+    expect(star).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#rows tr").first).to_contain_text("good")
+    assert "tag=" in page.url
+    page.get_by_label("Pinned only").check()
+    page.get_by_role("button", name="Filter", exact=True).click()
+    assert named(page) == ["good"]
+
+
+def test_focus_stays_on_the_star(page: Page, runs: dict[str, int]) -> None:
+    address = page.url
+    page.locator(f"#pin-{runs['good']}").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#rows tr").first).to_contain_text("good")
+    assert page.evaluate("document.activeElement.id") == f"pin-{runs['good']}"
+    page.keyboard.press("Space")
+    expect(page.locator("#rows tr").last).to_contain_text("good")
+    assert page.evaluate("document.activeElement.id") == f"pin-{runs['good']}"
+    assert page.url == address
+
+
+@BOTH
+def test_ticked_runs_are_cancelled_and_deleted(page: Page, runs: dict[str, int]) -> None:
+    for name in ("waiting", "bad"):
+        page.check(box(page, runs[name]))
+    question = page.get_by_role("button", name="Cancel the ticked runs")
+    assert not question.is_visible()
+    page.locator("summary", has_text="Cancel ticked").click()
+    question.click()
+    outcomes = page.locator("main li")
+    expect(outcomes).to_have_count(2)
+    expect(outcomes.filter(has_text=f"Run {runs['waiting']}:")).to_contain_text("cancel requested")
+    expect(outcomes.filter(has_text=f"Run {runs['bad']}:")).to_contain_text("nothing to cancel")
+    page.get_by_role("link", name="Back to the runs").click()
+    assert sorted(named(page)) == ["bad", "broken", "good", "waiting"]  # the filter has come back along
+    page.check(box(page, runs["bad"]))
+    page.locator("summary", has_text="Delete ticked").click()
+    page.get_by_role("button", name="Delete the ticked runs").click()
+    expect(outcomes).to_have_text([f"Run {runs['bad']}: deleted"])
+    page.get_by_role("link", name="Back to the runs").click()
+    assert sorted(named(page)) == ["broken", "good", "waiting"]
+
+
+def test_all_on_the_page_are_tagged_by_keyboard(page: Page, runs: dict[str, int]) -> None:
+    told = page.locator("[data-ticked]")
+    expect(told).to_have_text("None ticked")
+    page.locator("[data-tick-all]").focus()
+    page.keyboard.press("Space")
+    expect(told).to_have_text("4 ticked")
+    page.locator(box(page, runs["bad"])).focus()
+    page.keyboard.press("Space")
+    expect(told).to_have_text("3 ticked")
+    assert page.evaluate("document.querySelector('[data-tick-all]').indeterminate") is True
+    page.locator("summary", has_text="Tag ticked").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("by hand, quick")
+    page.keyboard.press("Enter")
+    outcomes = page.locator("main li")
+    expect(outcomes).to_have_count(3)
+    expect(outcomes.first).to_contain_text("tagged by hand, quick")
+    page.get_by_role("link", name="Back to the runs").click()
+    expect(page.locator("#rows .tag", has_text="by hand")).to_have_count(3)
+
+
+@BOTH
+def test_enter_on_a_tick_does_nothing(page: Page, runs: dict[str, int]) -> None:
+    address = page.url
+    page.check(box(page, runs["waiting"]))
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(300)
+    assert page.url == address
+    page.reload()
+    expect(page.locator(f"#run-{runs['waiting']}")).to_contain_text("queued")
+
+
+def test_refresh_keeps_ticks_focus_and_question(
+    page: Page, runs: dict[str, int], engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    page.check(box(page, runs["good"]))
+    page.check(box(page, runs["waiting"]))
+    page.locator("summary", has_text="Delete ticked").click()
+    page.locator(box(page, runs["bad"])).evaluate("(element) => element.focus()")
+    page.evaluate("window.sameDocument = true")
+    new = add_run(engine, "running", name="new", tags=[tag_of(request.node.name)], moves=("starting",))
+    with write_session(engine) as session:
+        waiting = session.get_one(Run, runs["waiting"])
+        waiting.state, waiting.deleting = "cancelled", True  # as while it is being deleted
+        session.add(waiting)
+    expect(page.locator(f"#run-{new}")).to_be_visible(timeout=8000)
+    expect(page.locator(f"#run-{runs['waiting']}")).to_have_count(0)
+    expect(page.locator(box(page, runs["good"]))).to_be_checked()
+    expect(page.locator(box(page, new))).not_to_be_checked()
+    expect(page.locator(box(page, runs["bad"]))).to_be_focused()
+    expect(page.get_by_role("button", name="Delete the ticked runs")).to_be_visible()
+    expect(page.locator("[data-ticked]")).to_have_text("1 ticked")
+    assert page.evaluate("window.sameDocument") is True
+
+
+def test_hidden_tab_asks_for_nothing(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/runs/rows" in request.url else None)
+    page.evaluate(AWAY % "true")
+    page.wait_for_timeout(3500)
+    assert asked == []
+    page.evaluate(AWAY % "false")
+    with page.expect_request("**/runs/rows*", timeout=2000):  # at once, not with the next turn
+        page.evaluate(CHANGED)
+    with page.expect_request("**/runs/rows*", timeout=4000):
+        pass
