@@ -13,12 +13,15 @@ PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>API · ddp-audit</title>
+<meta name="color-scheme" content="light dark">
 <link rel="stylesheet" href="{prefix}/static/vendor/swagger-ui.css">
+<link rel="stylesheet" href="{prefix}/static/css/docs.css">
 <link rel="icon" href="data:,">
 </head>
 <body>
 <noscript>This page needs JavaScript; the description itself is at <a href="{prefix}/openapi.json">openapi.json</a>.
 </noscript>
+<nav class="way-back" aria-label="Main"><a href="{prefix}/runs">Back to the runs</a></nav>
 <div id="api" data-description="{prefix}/openapi.json"></div>
 <script src="{prefix}/static/vendor/swagger-ui-bundle.js"></script>
 <script src="{prefix}/static/js/docs.js"></script>

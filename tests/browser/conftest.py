@@ -50,11 +50,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(data_dir: Path, *arguments: str, prefix: str = "") -> Iterator[str]:
-    """Start `ddp-audit serve` on a free port, yield its address, and end it."""
+def serve(data_dir: Path, *arguments: str, prefix: str = "", **variables: str) -> Iterator[str]:
+    """Start `ddp-audit serve` on a free port, yield its address, and end it; `variables` are further settings."""
     port = free_port()
     command = [sys.executable, "-m", "app.cli.main", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     environment = {**os.environ, "DDP_AUDIT_ROOT_PATH": prefix, "OMP_NUM_THREADS": "1"}
+    environment |= {f"DDP_AUDIT_{name.upper()}": value for name, value in variables.items()}
     log = data_dir / "serve.log"
     with log.open("w") as output:
         process = subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=output)

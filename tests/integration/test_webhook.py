@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -29,49 +28,15 @@ from app.sharing.deliveries import delivery_log, redeliver
 from app.sharing.dispatcher import Dispatcher
 from app.sharing.webhook import deliver_due, signature
 from tests.support.ended import end_run
+from tests.support.receiver import Receiver, listening
 
 SECRET = "a shared secret"
 
 
-class Receiver(HTTPServer):
-    """Keeps what it is sent and answers with the next of `answers`, 204 when there is none."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[int] = []
-        self.received: list[tuple[dict[str, str], bytes]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook?key=in-the-address"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
-        status = self.server.answers.pop(0) if self.server.answers else 204
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_args: Any) -> None:
-        return
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening() as server:
+        yield server
 
 
 @pytest.fixture

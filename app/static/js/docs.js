@@ -1,6 +1,12 @@
 // Opens Swagger UI on the description named by the page.
 "use strict";
 
+// Swagger UI takes its theme from a class; the pages take theirs from the system.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+
 const place = document.getElementById("api");
 window.SwaggerUIBundle({
   domNode: place,
@@ -10,4 +16,6 @@ window.SwaggerUIBundle({
   presets: [window.SwaggerUIBundle.presets.apis],
   layout: "BaseLayout",
   validatorUrl: null,
+  // Behind a path prefix there is a choice of servers, which Swagger UI leaves without a name.
+  onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
 });

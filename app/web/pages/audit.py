@@ -48,7 +48,7 @@ def show(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
         nav="audit",
         entries=found["items"],
         query=query,
-        actions=("submit", "cancel", "retry", "edit", "delete", "redeliver"),
+        actions=("submit", "cancel", "retry", "edit", "delete", "redeliver", "remove_orphans"),
         older=f"?{query.address(older)}" if older else "",
         newest=f"?{query.address(None)}" if query.before else "",
     )
