@@ -91,14 +91,23 @@ def add_events(session: Session, run_id: int, stage: str, events: Sequence[Mappi
     session.add(run)
 
 
-def add_metric(session: Session, run_id: int, stage: str, rank: int, values: Sequence[float]) -> None:
-    """Append the points of the series `loss`, and an event number for them."""
+def add_metric(
+    session: Session,
+    run_id: int,
+    stage: str,
+    rank: int,
+    values: Sequence[float],
+    *,
+    key: str = "loss",
+    steps: Sequence[float] = (),
+) -> None:
+    """Append the points of a series, at steps from 0 on unless given, and an event number for them."""
     run = session.get(Run, run_id)
     assert run is not None
-    steps, points = pack(map(float, range(len(values)))), pack(values)
+    packed, points = pack(map(float, steps or range(len(values)))), pack(values)
     session.add(
-        MetricChunk(run_id=run_id, first_event_id=run.next_event_id, key="loss", rank=rank, stage=stage, attempt=1,
-                    count=len(values), steps=steps, points=points)
+        MetricChunk(run_id=run_id, first_event_id=run.next_event_id, key=key, rank=rank, stage=stage, attempt=1,
+                    count=len(values), steps=packed, points=points)
     )  # fmt: skip
     run.next_event_id += 1
     session.add(run)
