@@ -200,19 +200,19 @@ class Job:
             self._finish(invalid_result(facts, problem), facts, number, recorded=recorded)
             return
         outcome = Outcome(state=State.SUCCEEDED, reason=Reason.COMPLETED, failure=None, diagnosis="")
-        self._finish(outcome, facts, number, verdict=str(result.verdict), recorded=recorded)
+        self._finish(outcome, facts, number, result=result, recorded=recorded)
 
     def _finish(
-        self, outcome: Outcome, facts: Facts, number: int, *, verdict: str | None = None, recorded: bool = False
+        self, outcome: Outcome, facts: Facts, number: int, *, result: Result | None = None, recorded: bool = False
     ) -> None:
         office = self.office
         attempt = records.NOT_STARTED if recorded else number
         try:
-            records.finish(office.engine, self.run_id, office.me, outcome, facts, attempt=attempt, verdict=verdict)
+            records.finish(office.engine, self.run_id, office.me, outcome, facts, attempt=attempt, result=result)
         except records.CancelCameFirst:
             self.refresh()
             facts = self._stop_facts(facts)
-            outcome = judge(facts)
+            outcome, result = judge(facts), None
             records.finish(office.engine, self.run_id, office.me, outcome, facts, attempt=attempt)
         self.done = True
         log.info(
@@ -221,7 +221,7 @@ class Job:
             run_id=self.run_id,
             state=str(outcome.state),
             reason=str(outcome.reason),
-            verdict=verdict,
+            verdict=None if result is None else str(result.verdict),
         )
 
 

@@ -10,8 +10,10 @@ from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
 from app.runs.models import Meta, RankRow, Run, StageAttempt
+from app.runs.outbox import record_checks
 from app.runs.states import State
 from trainer.contract.kinds import StagePlan
+from trainer.contract.result import Result
 from worker.claim import Me
 from worker.facts import Facts
 from worker.hang import Stop
@@ -189,9 +191,9 @@ class CancelCameFirst(Exception):
 
 
 def finish(
-    engine: Engine, run_id: int, me: Me, outcome: Outcome, facts: Facts, *, attempt: int, verdict: str | None = None
+    engine: Engine, run_id: int, me: Me, outcome: Outcome, facts: Facts, *, attempt: int, result: Result | None = None
 ) -> None:
-    """Write the final state with everything that belongs to it, in one transaction.
+    """Write the final state with everything that belongs to it, in one transaction; of a `result`, verdict and checks.
 
     Raises CancelCameFirst when the run was asked to stop after `outcome` was judged.
     """
@@ -199,7 +201,7 @@ def finish(
         run = owned(session, run_id, me)
         state = State(run.state)
         asked = run.cancel_requested_at is not None
-        if (asked and outcome.state is not State.CANCELLED) or (state is State.STOPPING and verdict is not None):
+        if (asked and outcome.state is not State.CANCELLED) or (state is State.STOPPING and result is not None):
             raise CancelCameFirst
         if state is State.STARTING and outcome.state is State.SUCCEEDED:
             queue.move(session, run_id, state, State.RUNNING, actor=me.id)
@@ -217,8 +219,10 @@ def finish(
             actor=me.id,
             failure=outcome.failure,
             diagnosis=outcome.diagnosis,
-            verdict=verdict,
+            verdict=None if result is None else str(result.verdict),
         )
+        if result is not None:  # a trend over many runs need not open their files
+            record_checks(session, run_id, result.kind, result.checks)
 
 
 def _attempt_state(outcome: Outcome) -> str:
