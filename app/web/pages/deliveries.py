@@ -63,7 +63,7 @@ def again(request: Request, delivery_id: int) -> Response:
 
 
 def notice_of(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
-    """Return `{text, url}` on the newest notice of a run's end; None where no webhook is set or nothing was due yet."""
+    """Return `{status, attempts, url}` of the newest notice of a run's end; None without webhook or end."""
     if request.app.state.settings.webhook_url is None:
         return None
     items = delivery_log(session, run_id=run_id, limit=1)["items"]

@@ -14,6 +14,7 @@ from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
 from app.web.pages import rendering
+from app.web.pages.deliveries import notice_of
 from app.web.pages.loglines import LogFilter, log_files
 from app.web.pages.logtail import LogScope, render_tail
 from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS, metric_charts
@@ -59,6 +60,7 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
         log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
         charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
         used = resource_panels(session, get_run(session, run_id))
+        notice = notice_of(request, session, run_id)
     place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
     everything = list(log_files(root, run["stages"], LogFilter()))
     return rendering.page(
@@ -75,6 +77,7 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
         log_files=everything[:24],
         metrics=charts,
         resources=used,
+        notice=notice,
         artifacts=[offered(item) for item in artifacts(settings.runs_dir, run_id)["items"]],
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )
