@@ -1,9 +1,12 @@
 """What a list of runs is narrowed to, as the query of an address carries it: the same wherever runs are listed."""
 
+from dataclasses import asdict
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import Depends, Query
 
+from app.runs.ordering import Order
 from app.runs.states import State
 from app.runs.store import RunFilters
 from trainer.contract.result import Verdict
@@ -25,3 +28,11 @@ def run_filters(
 
 
 Filters = Annotated[RunFilters, Depends(run_filters)]
+
+
+def query_of(filters: RunFilters, order: Order) -> str:
+    """Return the query that asks for the same runs in the same order; more may follow it, so it ends in `&`."""
+    given = {name: value for name, value in asdict(filters).items() if value not in (None, "", (), [])}
+    if filters.pinned is not None:
+        given["pinned"] = str(filters.pinned).lower()
+    return urlencode({**given, "sort": order.value}, doseq=True) + "&"

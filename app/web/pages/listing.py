@@ -12,6 +12,7 @@ from app.db import read_session
 from app.runs.ordering import Order
 from app.runs.states import State
 from app.runs.store import RunFilters, RunPage, list_runs
+from app.web.api.filters import query_of
 from app.web.pages import rendering
 from app.web.pages.run import see, service
 from app.web.pages.tagtext import tags_from_text, text_from_tags
@@ -150,6 +151,7 @@ def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
         "sort_urls": _sort_urls(query),
         "sorted_column": _sorted_column(order),
         "newest": f"?{query.address(cursor='')}" if query.cursor else "",
+        "export_query": query_of(query.filters(), order),
         "picks": [
             ("kind", "Kind", list(kinds()), query.kind),
             ("state", "State", [state.value for state in State], query.state),

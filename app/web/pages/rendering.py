@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from app.runs.tables import parquet_available
 from app.settings import CHECKOUT
 from app.web.pages import formats
 from app.web.pages.curves import script_data
@@ -35,6 +36,7 @@ def environment() -> Environment:
         made.filters[name] = getattr(formats, name)
     made.filters["tag_text"] = text_from_tags
     made.filters |= {"script_data": script_data, "margin": margin, "summary_tables": summary_tables, "audit": audit}
+    made.globals["parquet_available"] = parquet_available
     return made
 
 
