@@ -62,7 +62,7 @@ export class Tools {
     this.log = tool("Log scale", "Logarithmic scale", acts.log);
     this.log.setAttribute("aria-pressed", "false");
     this.weight = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": `Smoothing: ${title}`, input: () => acts.smooth(Number(this.weight.value)) });
-    this.told = make("output", {}, "0");
+    this.told = make("span", { class: "weight", "aria-hidden": "true" }, "0"); // the slider tells its value itself
     this.reset = tool("Reset zoom", "Reset zoom", acts.reset);
     const zoom = make("span", { class: "zoom" }, tool("‹", "Earlier", () => acts.pan(-1)), tool("−", "Zoom out", () => acts.zoom(2)),
       tool("+", "Zoom in", () => acts.zoom(0.5)), tool("›", "Later", () => acts.pan(1)), this.reset);

@@ -1,6 +1,7 @@
 // One line chart to zoom, hover, smooth and switch to a logarithmic scale, in place of the server's drawing.
 
 import { Legend, Marks, Tools, oddText, showNotes } from "./chart-controls.js";
+import { alone, gaps } from "./chart-gaps.js";
 import { anyAboveZero, drawable, firstOdd, merge, notAboveZero, refine, smooth, text } from "./chart-lines.js";
 
 const HEIGHT = 230;
@@ -134,7 +135,7 @@ export class Chart {
     const few = this.table.x.length < 40;
     const lines = this.lines;
     const series = lines.map((line) => ({
-      label: line.name, show: line.shown, stroke: css(`--c${line.colour}`), width: 1.6, dash: line.dash, points: { show: few, filter: few ? null : alone },
+      label: line.name, show: line.shown, stroke: css(`--c${line.colour}`), width: 1.6, dash: line.dash, gaps, points: { show: few, filter: few ? null : alone },
     }));
     const raw = count > lines.length + 1 ? series.map((line) => ({ ...line, label: `${line.label}, raw`, stroke: line.stroke + FAINT, dash: [], points: { show: false } })) : [];
     return {
@@ -277,20 +278,4 @@ export class Chart {
     this.kind = "";
     this.show();
   }
-}
-
-/** Points that have a gap on either side: no line would show them. */
-function alone(plot, index, show, gaps) {
-  if (!gaps?.length) return null;
-  const values = plot.data[index];
-  const number = (at) => typeof values[at] === "number";
-  const next = (at, side) => {
-    let other = at + side;
-    while (other >= 0 && other < values.length && values[other] === undefined) other += side;
-    return number(other);
-  };
-  const [first, last] = plot.series[0].idxs;
-  const found = [];
-  for (let at = first; at <= last; at += 1) if (number(at) && !next(at, -1) && !next(at, 1)) found.push(at);
-  return found.length ? found : null;
 }

@@ -1,0 +1,374 @@
+"""Charts of the run page in a real browser: zoom, hover, scales, smoothing, gaps, and how to do it all by keyboard."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from sqlalchemy import Engine
+
+from app.db import create_database_engine, write_session
+from tests.browser.conftest import Service, Tab
+from tests.support.pages_data import add_events, add_metric, add_run, add_stages, add_usage
+
+pytestmark = pytest.mark.browser
+
+STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
+EVEN, UNEVEN = range(0, 100, 2), range(1, 101, 2)
+EXPOSE = """async () => {
+  const script = document.querySelector('script[src*="js/charts.js"]');
+  window.charts = await import(script.src);
+}"""
+COLOURED = """(holder, [name, from, to]) => {
+  // How many pixels have the colour of a line, between two steps of the axis.
+  const { plot } = window.charts.chartOf(holder);
+  const canvas = plot.root.querySelector("canvas");
+  const wanted = document.createElement("canvas").getContext("2d");
+  wanted.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  wanted.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = wanted.getImageData(0, 0, 1, 1).data;
+  const [left, right] = [from, to].map((step) => Math.round(plot.valToPos(step, "x", true)));
+  const { data } = canvas.getContext("2d").getImageData(left, 0, Math.max(1, right - left), canvas.height);
+  let found = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    const far = Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue);
+    if (far < 60 && data[at + 3] > 120) found += 1;
+  }
+  return found;
+}"""
+
+
+@pytest.fixture
+def engine(service: Service) -> Iterator[Engine]:
+    made = create_database_engine(service.settings)
+    yield made
+    made.dispose()
+
+
+def a_run(engine: Engine, state: str = "succeeded") -> int:
+    run_id = add_run(engine, state, moves=("starting",))
+    add_stages(engine, run_id, STAGES)
+    return run_id
+
+
+def measure(
+    engine: Engine, run_id: int, rank: int, values: Sequence[float], *, key: str = "loss", steps: Sequence[float] = ()
+) -> None:
+    with write_session(engine) as session:
+        add_metric(session, run_id, "distributed", rank, values, key=key, steps=steps)
+        add_events(session, run_id, "distributed", [{"type": "metrics", "step": 0, "values": {key: 0.0}}])
+
+
+def falling(count: int, rank: int = 0) -> list[float]:
+    return [1.5 - step / count - 0.1 * rank for step in range(count)]
+
+
+def chart(page: Page, service: Service, run_id: int, key: str = "loss", query: str = "") -> Locator:
+    """Open the page of a run and return the chart of a metric."""
+    page.goto(f"{service.base}/runs/{run_id}{query}")
+    holder = page.locator("#metrics figure", has=page.get_by_role("heading", name=key, exact=True)).locator(".chart")
+    expect(holder.locator("canvas")).to_have_count(1)
+    page.evaluate(EXPOSE)
+    holder.scroll_into_view_if_needed()
+    return holder
+
+
+def plot(holder: Locator, what: str) -> Any:
+    """Return a value of the chart library's own object."""
+    return holder.evaluate(f"(holder) => {{ const plot = window.charts.chartOf(holder).plot; return {what}; }}")
+
+
+def visible(holder: Locator) -> tuple[float, float]:
+    low, high = plot(holder, "[plot.scales.x.min, plot.scales.x.max]")
+    return float(low), float(high)
+
+
+def drag(page: Page, holder: Locator, start: float, end: float) -> None:
+    """Drag over a part of the drawing, given in shares of its width."""
+    box = holder.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + start * box["width"], box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+
+
+def hover(page: Page, holder: Locator, step: float) -> None:
+    left = plot(holder, f"plot.valToPos({step}, 'x')")
+    box = holder.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + left, box["y"] + box["height"] / 2)
+
+
+def coloured(holder: Locator, line: int, start: float, end: float) -> int:
+    return int(holder.evaluate(COLOURED, [f"--c{line}", start, end]))
+
+
+@pytest.mark.parametrize(("odd", "name"), [(math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "−∞"), (0.8, "")])
+def test_first_odd_value_is_gap_with_mark(tab: Tab, service: Service, engine: Engine, odd: float, name: str) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, falling(50), steps=EVEN)
+    values = falling(50, 1)
+    values[20] = values[24] = odd
+    measure(engine, run_id, 1, values, steps=UNEVEN)
+    holder = chart(tab.page, service, run_id)
+    marks = holder.locator(".odd-at button")
+    assert coloured(holder, 0, 0, 98) > 500
+    assert all(coloured(holder, 0, step - 0.9, step + 0.9) for step in range(1, 98, 4))  # steps of rank 1 cut nothing
+    assert coloured(holder, 1, 20, 36) > 0
+    if not name:
+        assert coloured(holder, 1, 39.3, 42.7) > 0
+        assert marks.count() == 0
+        return
+    assert coloured(holder, 1, 39.3, 42.7) == 0  # from the last value before it to the first one after
+    assert coloured(holder, 1, 43.5, 46.5) > 0
+    assert coloured(holder, 1, 47.3, 50.7) == 0
+    words = f"distributed rank 1: first {name} at 41"
+    expect(marks).to_have_count(1)
+    expect(marks).to_have_text(name)
+    expect(marks).to_have_attribute("aria-label", words)
+    expect(holder.locator(".chart-notes")).to_have_text(words)
+    at = holder.locator(".odd-at").evaluate("(mark) => mark.getBoundingClientRect().left")
+    edge = holder.locator(".u-over").evaluate("(over) => over.getBoundingClientRect().left")
+    assert at - edge == pytest.approx(plot(holder, "plot.valToPos(41, 'x')"), abs=1.5)
+    expect(holder.locator(".odd-words")).to_be_hidden()
+    marks.hover()
+    expect(holder.locator(".odd-words")).to_have_text(words)
+    expect(holder.locator(".odd-words")).to_be_visible()
+    marks.press("Enter")
+    expect(holder.get_by_role("status")).to_contain_text(
+        f"step 41, distributed rank 0 1.1 at 40, distributed rank 1 {name}"
+    )
+
+
+def test_drawing_without_script_marks_odd_value(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, [1.0, math.nan, 0.5, 0.4])
+    tab.page.route("**/js/charts.js*", lambda route: route.abort())
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    expect(tab.page.locator("#metrics .odd-mark title")).to_have_text("distributed rank 0: first NaN at 1")
+    tab.complaints.clear()  # of the script this test kept away
+
+
+def test_zoom_survives_new_points(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    measure(engine, run_id, 0, falling(50))
+    measure(engine, run_id, 0, falling(50), key="other")
+    page = tab.page
+    holder = chart(page, service, run_id)
+    other = page.locator("#metrics .chart", has=page.locator("[aria-label^='other, drawing']"))
+    assert visible(holder) == (0, 49)
+    reset = holder.get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_disabled()
+    drag(page, holder, 0.2, 0.5)
+    zoomed = visible(holder)
+    assert 8 < zoomed[0] < 12
+    assert 22 < zoomed[1] < 27
+    for key in ("loss", "other"):
+        measure(engine, run_id, 0, falling(30), key=key, steps=range(50, 80))
+    page.wait_for_function(
+        "(holder) => window.charts.chartOf(holder).plot.data[0].length === 80", arg=holder.element_handle()
+    )
+    assert visible(holder) == zoomed
+    assert visible(other) == (0, 79)  # what nobody zoomed goes on with the run
+    reset.click()
+    assert visible(holder) == (0, 79)
+    expect(reset).to_be_disabled()
+    drag(page, holder, 0.5, 0.9)
+    assert visible(holder)[0] > 30
+    holder.locator(".u-over").dblclick()
+    assert visible(holder) == (0, 79)
+
+
+def test_pointer_shows_every_rank_in_every_chart(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for rank in range(2):
+        measure(engine, run_id, rank, [100.0 * rank + step for step in range(60)])
+        measure(engine, run_id, rank, [1000.0 * rank + step for step in range(40)], key="other")
+    page = tab.page
+    holder = chart(page, service, run_id)
+    other = page.locator("#metrics .chart", has=page.locator("[aria-label^='other, drawing']"))
+    hover(page, holder, 20)
+    expect(holder.locator(".key-value")).to_have_text(["20", "120"])
+    expect(holder.locator(".key-place")).to_have_text("step 20")
+    expect(other.locator(".key-value")).to_have_text(["20", "1,020"])
+    hover(page, holder, 50)  # where the other chart has no points any more
+    expect(holder.locator(".key-value")).to_have_text(["50", "150"])
+    expect(other.locator(".key-value")).to_have_text(["", ""])
+    page.mouse.move(0, 0)
+    expect(holder.locator(".key-value")).to_have_text(["", ""])
+
+
+def test_log_scale_spaces_decades_evenly(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, [10.0 ** (step / 10) for step in range(40)])
+    measure(engine, run_id, 0, [step - 10.0 for step in range(40)], key="signed")
+    measure(engine, run_id, 0, [-1.0 - step for step in range(40)], key="below")
+    holder = chart(tab.page, service, run_id)
+    decades = "[plot.valToPos(1, 'y') - plot.valToPos(10, 'y'), plot.valToPos(100, 'y') - plot.valToPos(1000, 'y')]"
+    first, last = plot(holder, decades)
+    assert last > 50 * first
+    button = holder.get_by_role("button", name="Logarithmic scale")
+    button.click()
+    first, last = plot(holder, decades)
+    assert first == pytest.approx(last)
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(holder.locator(".chart-notes")).to_be_empty()
+    button.click()
+    assert plot(holder, decades)[1] > 50 * plot(holder, decades)[0]
+    for key, words in (("signed", "A logarithmic scale has no place for 11 values"), ("below", "No logarithmic scale")):
+        holder = chart(tab.page, service, run_id, key)
+        holder.get_by_role("button", name="Logarithmic scale").click()
+        expect(holder.locator(".chart-notes")).to_contain_text(words)
+        expect(holder.locator(".chart-notes")).to_contain_text("first distributed rank 0 at 0")
+        assert plot(holder, "plot.data[1][39]") == (29 if key == "signed" else -40)
+
+
+def test_smoothing_keeps_raw_line(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    values = [1.0 + (-1) ** step for step in range(50)]
+    values[30] = math.nan
+    measure(engine, run_id, 0, values)
+    measure(engine, run_id, 0, [3.0] * 50, key="constant")
+    holder = chart(tab.page, service, run_id)
+    raw = plot(holder, "plot.data[1]")
+    assert len(plot(holder, "plot.data")) == 2
+    holder.locator("input[type=range]").fill("0.9")
+    smooth, behind = plot(holder, "plot.data.slice(1)")
+    assert behind == raw
+    assert smooth[0] == raw[0]  # corrected for its start
+    assert smooth[30] is None
+    expected, known = 0.0, 0.0
+    for value in values[:6]:
+        expected, known = 0.9 * expected + 0.1 * value, 0.9 * known + 0.1
+    assert smooth[5] == pytest.approx(expected / known)
+    assert max(abs(value - 1.0) for value in smooth[20:30]) < 0.1
+    expect(holder.locator(".weight")).to_have_text("0.9")
+    hover(tab.page, holder, 5)
+    expect(holder.locator(".key-value")).to_contain_text("0 (smoothed 0.94737)")
+    holder.locator("input[type=range]").fill("0")
+    assert plot(holder, "plot.data.slice(1)") == [raw]
+    steady = chart(tab.page, service, run_id, "constant")
+    steady.locator("input[type=range]").fill("0.99")
+    assert plot(steady, "plot.data[1]") == pytest.approx([3.0] * 50)
+
+
+def test_line_is_hidden_by_click_and_by_key(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for rank in range(2):
+        measure(engine, run_id, rank, falling(50, rank))
+    holder = chart(tab.page, service, run_id)
+    first, second = holder.get_by_role("button", name="distributed rank").all()
+    assert coloured(holder, 1, 0, 49) > 200
+    second.click()
+    expect(second).to_have_attribute("aria-pressed", "false")
+    tab.page.wait_for_timeout(100)
+    assert coloured(holder, 1, 0, 49) == 0
+    assert coloured(holder, 0, 0, 49) > 200
+    second.press("Space")
+    tab.page.wait_for_timeout(100)
+    assert coloured(holder, 1, 0, 49) > 200
+    first.focus()
+    tab.page.keyboard.press("Enter")
+    expect(first).to_have_attribute("aria-pressed", "false")
+    dashes = [key.locator("path").get_attribute("stroke-dasharray") for key in (first, second)]
+    assert dashes[0] != dashes[1]  # told apart without their colours
+
+
+def test_keyboard_zooms_and_walks(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, falling(101))
+    page = tab.page
+    holder = chart(page, service, run_id)
+    said = holder.get_by_role("status")
+    holder.locator(".chart-box").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("step 1, distributed rank 0 1.4901")
+    page.keyboard.press("End")
+    expect(said).to_contain_text("step 100, distributed rank 0 0.5099")
+    page.keyboard.press("+")
+    assert visible(holder) == (50, 100)
+    page.keyboard.press("Shift+ArrowLeft")
+    assert visible(holder) == (37.5, 87.5)
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    assert visible(holder) == (0, 100)
+    page.keyboard.press("+")
+    page.keyboard.press("0")
+    assert visible(holder) == (0, 100)
+    expect(said).to_contain_text("0 to 100 of 0 to 100")
+
+
+def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for number in range(30):
+        measure(engine, run_id, 0, falling(5), key=f"layer {number:02d} norm")
+    measure(engine, run_id, 0, falling(5), key="zz LAST")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}")
+    figures = page.locator("#metrics figure")
+    expect(figures).to_have_count(12)
+    expect(page.locator("[data-metrics-count]")).to_have_text("12 of 31 metrics.")
+    page.get_by_role("button", name="Show 24").click()
+    expect(figures).to_have_count(24)
+    page.get_by_role("button", name="Show 31").click()
+    expect(figures).to_have_count(31)
+    expect(page.get_by_role("button", name="Show 31")).to_have_count(0)
+    page.get_by_label("Metrics with this text in their name").fill("last")
+    page.get_by_role("button", name="Find").click()
+    expect(figures).to_have_count(1)
+    expect(figures.get_by_role("heading")).to_have_text("zz LAST")
+    expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
+    page.goto(f"{service.base}/runs/{run_id}?metric=nothing")
+    expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
+
+
+def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    for number in range(11):
+        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    expect(tab.page.locator("#metrics canvas")).to_have_count(11)
+    for number in range(11, 15):
+        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
+    expect(tab.page.locator("#metrics canvas")).to_have_count(12)
+    expect(tab.page.locator("[data-metrics-count]")).to_have_text("12 of 15 metrics.")
+
+
+def test_closer_look_brings_finer_points(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for start in range(0, 20_000, 1000):
+        steps = range(start, start + 1000)
+        measure(engine, run_id, 0, [math.sin(step) for step in steps], steps=steps)
+    page = tab.page
+    holder = chart(page, service, run_id)
+    figure = page.locator("#metrics figure")
+    expect(figure.locator("figcaption")).to_contain_text("of 20,000 points, extremes kept.")
+    before = plot(holder, "plot.data[0].length")
+    assert before <= 300
+    with page.expect_response(lambda answer: "from=" in answer.url):
+        drag(page, holder, 0.5, 0.55)
+    low, high = visible(holder)
+    inside = f"plot.data[0].filter((step) => step >= {low} && step <= {high})"
+    expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
+    fine = plot(holder, inside)
+    assert fine == [float(step) for step in range(math.ceil(low), math.floor(high) + 1)]  # every point there is
+    assert visible(holder) == (low, high)
+    holder.get_by_role("button", name="Reset zoom").click()
+    expect(holder.locator(".chart-notes")).to_be_empty()
+    assert plot(holder, "plot.data[0].length") > before
+
+
+def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    add_usage(engine, run_id, "prepare")
+    add_usage(engine, run_id, "distributed", begin=30)
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    holder = tab.page.locator("#resources .chart").first
+    expect(holder.locator("canvas")).to_have_count(1)
+    tab.page.evaluate(EXPOSE)
+    assert coloured(holder, 0, 3, 7) > 0
+    assert coloured(holder, 0, 9, 30) == 0  # between the stages nobody looked
+    assert holder.locator(".odd-at").count() == 0
