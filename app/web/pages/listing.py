@@ -141,6 +141,8 @@ def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
         "tag_text": text_from_tags(query.tags()),
         "narrowed": narrowed,
         "first_time": not page.items and not narrowed,
+        "below": rendering.path(request, "runs_page"),
+        "tag_urls": {tag: query.with_tag(tag) for tag in {tag for run in page.items for tag in run["tags"]}},
         "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
         "older": f"?{query.address(cursor=page.next_cursor)}" if page.next_cursor else "",
         "columns": query.columns(),
