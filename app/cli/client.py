@@ -99,9 +99,15 @@ class Client:
             raise CommandError(Exit.FAILED, f"{path} broke off; the messages above say why") from None
         self._answer(answer)
 
-    def post(self, path: str, document: Any = None, files: Mapping[str, Any] | None = None) -> Any:
+    def post(
+        self,
+        path: str,
+        document: Any = None,
+        files: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """Return the JSON answer of a POST with a JSON body or files."""
-        return self._answer(self._send("POST", path, json=document, files=files)).json()
+        return self._answer(self._send("POST", path, json=document, files=files, headers=headers)).json()
 
     def patch(self, path: str, document: Any) -> Any:
         """Return the JSON answer of a PATCH."""

@@ -8,13 +8,14 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.output import AsJson, RunId, emit, note, say, table
+from app.cli.output import AsJson, emit, note, say, table
 
 RunIds = Annotated[list[int], typer.Argument(help="Numbers of the runs.", metavar="ID [ID ...]")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 Tags = list[str] | None
 Document = dict[str, Any]
 NOT_TRIED: Final = "not tried"
+LABELS: Final = ("name", "tags", "notes", "pinned")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def edit(
-    run_id: RunId,
+    run_ids: RunIds,
     *,
     name: Annotated[str | None, typer.Option(help="New name; empty takes it away.")] = None,
     tag: Annotated[Tags, typer.Option(help="All tags the run shall have; may be given several times.")] = None,
@@ -34,8 +35,11 @@ def edit(
     notes: Annotated[str | None, typer.Option(help="New notes; - reads them from standard input.")] = None,
     pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Pinned runs stay when others are tidied.")] = None,
     as_json: AsJson = False,
-) -> None:
-    """Change name, tags, notes or pin of a run, in any state; what is not given stays as it is."""
+) -> int:
+    """Change name, tags, notes or pin of runs, in any state; what is not given stays as it is.
+
+    With --json one run's document, of several {items} with what became of each.
+    """
     if no_tags and (tag or add_tag or remove_tag):
         raise CommandError(Exit.USAGE, "--no-tags takes every tag away; leave out the other options for tags")
     wanted = {
@@ -51,12 +55,20 @@ def edit(
         raise CommandError(
             Exit.USAGE, "nothing to change: give --name, --tag, --add-tag, --remove-tag, --notes or --pin"
         )
-    document = open_client().patch(f"/runs/{run_id}", given)
+    client = open_client()
+
+    def change(run_id: int) -> str:
+        client.patch(f"/runs/{run_id}", given)
+        return "edited"
+
+    if len(run_ids) > 1:
+        return _each(run_ids, change, as_json=as_json)
+    document = client.patch(f"/runs/{run_ids[0]}", given)
     if as_json:
         emit(document)
-        return
-    shown = ("name", "tags", "notes", "pinned")
-    table([f"run {run_id}", ""], [[field, document[field]] for field in shown])
+    else:
+        table([f"run {run_ids[0]}", ""], [[field, document[field]] for field in LABELS])
+    return Exit.OK
 
 
 def _notes(given: str | None) -> str | None:

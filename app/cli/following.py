@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit
+from app.cli.files import hand_over
 from app.cli.output import AsJson, RunId, emit, say
 from app.runs.states import FINAL
 
@@ -30,10 +32,21 @@ def logs(
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="With -o: of the stage; default: the newest.")] = None,
+    stream: Annotated[str | None, typer.Option(help="With -o: stdout or stderr; default: stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write one file of one rank as it is: needs --rank.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what the ranks of a run printed; with --json one document, with -f too one JSON document per line."""
-    reader = Reader(client=open_client(), run_id=run_id, rank=rank, stage=stage)
+    client, place = open_client(), {"stage": stage, "attempt": attempt, "stream": stream}
+    if output is not None:
+        _download(client, run_id, rank, output, place, as_json=as_json)
+        return
+    if attempt is not None or stream is not None:
+        raise CommandError(Exit.USAGE, "--attempt and --stream choose the file that -o FILE writes")
+    reader = Reader(client=client, run_id=run_id, rank=rank, stage=stage)
     lines = reader.follow() if follow else reader.read()
     if as_json and not follow:
         emit({"run_id": run_id, "items": list(lines)})
@@ -43,6 +56,16 @@ def logs(
             emit(line)
         else:
             say(f"[{line['stage']} {line['attempt']} rank {line['rank']} {line['stream']}] {line['line']}")
+
+
+def _download(
+    client: Client, run_id: int, rank: int | None, output: Path, place: dict[str, Any], *, as_json: bool
+) -> None:
+    if rank is None:
+        raise CommandError(Exit.USAGE, "-o FILE writes the output of one rank: give --rank")
+    path = f"/runs/{run_id}/logs/{rank}"
+    about = {"run_id": run_id, "rank": rank}
+    hand_over(lambda write: client.download(path, write, **place, download="1"), output, about, as_json=as_json)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The command `ddp-audit`: every command registered, errors turned into exit codes, heavy imports left for later."""
 
 import sys
-from typing import Any, Final
+from importlib import metadata
+from typing import Annotated, Any, Final
 
 import typer
 from typer import _click
@@ -23,7 +24,7 @@ from app.cli import (
 )
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
-from app.cli.output import emit, note
+from app.cli.output import emit, note, say
 
 app: Final = typer.Typer(
     name="ddp-audit",
@@ -50,6 +51,21 @@ MODULES: Final = (
 )
 for module in MODULES:
     module.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"ddp-audit {metadata.version('ddp-audit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Take what stands before a command."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,6 +13,7 @@ from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
 from app.runs.states import FINAL
 
 POLL_SECONDS: Final = 0.3
+EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}
 Watch = Callable[[dict[str, Any]], None]
 
 
@@ -28,6 +29,13 @@ def run(
     param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value")] = None,
     name: Annotated[str, typer.Option(help="What to call the run.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    launch: Annotated[
+        list[str] | None, typer.Option("--launch", metavar="key=value", help="For the executor, such as nodes=2.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="The same key and the same run: it is recorded once, however often this is asked."),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Only record the run; the next free worker executes it.")
     ] = False,
@@ -35,8 +43,10 @@ def run(
 ) -> int:
     """Run a kind and print its table of checks; the exit code tells the verdict."""
     body = {"kind": kind, "preset": preset, "params": read_params(param or []), "name": name, "tags": tag or []}
+    if launch:
+        body["launch"] = read_params(launch, "--launch")
     client = open_client()
-    recorded = client.post("/runs", body)
+    recorded = client.post("/runs", body, headers={"Idempotency-Key": idempotency_key} if idempotency_key else None)
     run_id: int = recorded["id"]
     note(f"run {run_id}: {recorded['reproduce']}")
     if detach:
@@ -54,18 +64,18 @@ def run(
     return of_run(ended)
 
 
-def read_params(words: list[str]) -> dict[str, Any]:
+def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
     """Return `key=value` words as parameters: JSON values where they are JSON, else text.
 
-    Raises CommandError for a word without a name or an equals sign, or a name given twice.
+    Raises CommandError for a word without a name or an equals sign, or a name given twice; it names `option`.
     """
     params: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not key or not equals:
-            raise CommandError(Exit.USAGE, f"-p {word!r}: write key=value, such as -p updates=5")
+            raise CommandError(Exit.USAGE, f"{option} {word!r}: write key=value, such as {EXAMPLES[option]}")
         if key in params:
-            raise CommandError(Exit.USAGE, f"-p {key} is given twice")
+            raise CommandError(Exit.USAGE, f"{option} {key} is given twice")
         params[key] = _value(text)
     return params
 

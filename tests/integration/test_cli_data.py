@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.db import create_database_engine, write_session
 from app.runs.models import MalformedLine
 from app.settings import Settings
 from tests.support.cli import Done, call
-from tests.support.pages_data import add_events, add_run, add_stages, add_usage, fill
+from tests.support.pages_data import add_events, add_run, add_stages, add_usage, fill, write_log
 from tests.support.service import running_service
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -182,6 +183,22 @@ def test_artifact_comes_whole(ask: Any, ids: dict[str, int], settings: Settings,
     assert done.document["bytes"] == 800_000
     assert target.read_bytes() == source.read_bytes()
     assert ask("artifacts", str(ids["told"]), "näm e/a#b.txt").stdout == "zeile ü\n"
+
+
+def test_log_comes_as_it_is(ask: Any, ids: dict[str, int], settings: Settings, tmp_path: Path) -> None:
+    told = str(ids["told"])
+    source = write_log(settings, ids["told"], "train", 1, "", stream="stderr")
+    source.write_bytes(b"\x1b[31mred\xff\n" * 3)
+    place = ("--rank", "1", "--stage", "train", "--stream", "stderr", "-o", str(tmp_path / "log"))
+    assert ask("logs", told, *place, "--attempt", "1", "--json").document["bytes"] == source.stat().st_size
+    assert (tmp_path / "log").read_bytes() == source.read_bytes()
+    assert ask("logs", told, *place, "--attempt", "7").returncode == 6
+    assert ask("logs", told, "-o", str(tmp_path / "log")).returncode == 2
+    assert ask("logs", told, "--stream", "stderr").returncode == 2
+
+
+def test_version_is_told(ask: Any) -> None:
+    assert ask("--version").stdout == f"ddp-audit {metadata.version('ddp-audit')}\n"
 
 
 def test_missing_artifact_leaves_the_old_file(ask: Any, ids: dict[str, int], tmp_path: Path) -> None:

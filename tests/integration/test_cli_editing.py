@@ -75,6 +75,16 @@ def test_edit_changes_only_what_is_given(ask: Any, engine: Engine) -> None:
     assert len(audit) == 4
 
 
+def test_edit_takes_several(ask: Any, engine: Engine) -> None:
+    first, second = (add_run(engine, "queued", name=name) for name in ("one", "two"))
+    done = ask("edit", str(first), "999", str(second), "--add-tag", "both", "--json")
+    assert done.returncode == 6
+    assert [item["outcome"] for item in done.document["items"]] == ["edited", "unknown_run", "edited"]
+    for run, name in ((first, "one"), (second, "two")):
+        document = ask("show", str(run), "--json").document
+        assert (document["tags"], document["name"]) == (["both"], name)
+
+
 def test_notes_come_from_standard_input(ask: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     run = str(add_run(engine, "queued"))
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
@@ -177,3 +187,23 @@ def test_detached_run_is_only_recorded(ask: Any) -> None:
     assert (done.returncode, done.document["state"], done.document["name"]) == (0, "queued", "later")
     assert ask("run", "token-parity", "--detach", "-p", "updates=0").returncode == 2
     assert ask("cancel", str(done.document["id"])).returncode == 0
+
+
+def test_same_key_records_once(ask: Any, request: pytest.FixtureRequest) -> None:
+    same = ("run", "token-parity", "--detach", "--idempotency-key", f"key-{request.node.name}", "--json")
+    first, second = ask(*same).document, ask(*same).document
+    assert first["id"] == second["id"]
+    other = ask(*same, "-p", "updates=3")
+    assert (other.returncode, other.document["code"]) == (2, "idempotency_key_reused")
+    ask("cancel", str(first["id"]))
+
+
+def test_launch_goes_to_the_executor(ask: Any) -> None:
+    done = ask("run", "token-parity", "--detach", "--launch", "nodes=1", "--json")
+    assert done.document["launch"] == {"nodes": 1}
+    assert "nodes" not in done.document["params"]
+    refused = ask("run", "token-parity", "--detach", "--launch", "partition=x", "--json")
+    assert refused.returncode == 2
+    assert "partition" in refused.document["detail"]
+    assert "--launch nodes=2" in ask("run", "token-parity", "--launch", "nodes").stderr
+    ask("cancel", str(done.document["id"]))
