@@ -28,6 +28,7 @@ from benchmarks.machine import header
 from tests.support.service import Service, running_service
 from trainer.contract.kinds import kinds
 
+PINNED_EVERY = 1000
 STATES = (("succeeded", "completed", "pass"), ("succeeded", "completed", "fail"), ("failed", "rank_exit", None))
 
 
@@ -38,13 +39,14 @@ def fill(settings: Settings, runs: int, events: int) -> None:
     params = orjson.dumps(kinds()["token-parity"].params().model_dump(mode="json")).decode()
     moment = "2026-01-01 00:00:00.000000"
     columns = "id, name, notes, pinned, kind, preset, params, launch, state, reason, verdict, created_at, gpus,"
-    columns += " waiting_for, next_event_id, diagnosis, created_by, deleting"
+    columns += " waiting_for, next_event_id, diagnosis, created_by, deleting, started_at, finished_at, took_seconds"
     rows = (
-        (number, f"nightly {number}", "", 0, ("token-parity", "resume")[number % 2], "quick", params, "{}",
-         *STATES[number % 3], moment, "[]", "", events // runs + 1, "", "user", 0)
+        (number, f"nightly {number}", "", number % PINNED_EVERY == 0, ("token-parity", "resume")[number % 2], "quick",
+         params, "{}", *STATES[number % 3], moment, "[]", "", events // runs + 1, "", "user", 0, moment, moment,
+         number * 7919 % 3600)
         for number in range(1, runs + 1)
     )  # fmt: skip
-    connection.executemany(f"INSERT INTO run ({columns}) VALUES ({','.join('?' * 18)})", rows)
+    connection.executemany(f"INSERT INTO run ({columns}) VALUES ({','.join('?' * 21)})", rows)
     stage = "INSERT INTO stage_attempt (run_id, stage, attempt, position, title, state, done, total, unit)"
     stages = ((run, name, 1, place, "", "succeeded", 9, 9, "x") for run in range(1, runs + 1)
               for place, name in enumerate(("prepare", "distributed", "compare")))  # fmt: skip
@@ -140,6 +142,11 @@ def cases(service: Service, run_id: int) -> list[tuple[str, str, dict[str, Any]]
         ("API: metrics, 2,000 of all points", f"{api}/{run_id}/metrics", {"key": "loss", "max_points": 2000}),
         ("page: list", "/runs", {}),
         ("page: list, filtered", "/runs", {"state": "failed", "kind": "resume"}),
+        ("page: list, several filters", "/runs", {"state": ["failed", "lost"], "tag": ["tag-3"], "q": "nightly 1"}),
+        ("page: list, longest first", "/runs", {"sort": "longest"}),
+        ("page: list, longest, filtered", "/runs", {"sort": "longest", "state": "failed", "kind": "resume"}),
+        ("page: list, pinned", "/runs", {"pinned": "1"}),
+        ("page: rows fetched again", "/runs/rows", {}),
         ("page: run", f"/runs/{run_id}", {}),
     ]
 
