@@ -23,6 +23,8 @@ def addresses(runs: dict[str, int]) -> dict[str, str]:
     return {
         "list": "/",
         "list-sorted": "/runs?sort=finished&col=verdict&col=finished&col=notes",
+        "list-narrowed": "/runs?state=succeeded&state=failed&verdict=pass&tag=nightly&sort=longest",
+        "run-edited": f"/runs/{runs['passed']}?edit=notes",
         "audit": "/audit",
         **pages,
         "launch": "/launch",

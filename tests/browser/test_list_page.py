@@ -12,6 +12,7 @@ from app.runs.models import Run
 from app.schema import migrate
 from app.settings import Settings
 from tests.browser.conftest import Service, Tab, serve
+from tests.browser.test_every_page import serious, sideways
 from tests.support.pages_data import add_run
 
 pytestmark = pytest.mark.browser
@@ -237,6 +238,42 @@ def test_refresh_keeps_ticks_focus_and_question(
     expect(page.get_by_role("button", name="Delete the ticked runs")).to_be_visible()
     expect(page.locator("[data-ticked]")).to_have_text("1 ticked")
     assert page.evaluate("window.sameDocument") is True
+
+
+def test_filters_are_set_by_keyboard_alone(page: Page) -> None:
+    page.locator("#f-q").focus()
+    for key in ("Tab", "Tab", "Enter", "Tab", "Space"):  # past the kinds to the states, open, first choice
+        page.keyboard.press(key)
+    expect(page.get_by_label("queued")).to_be_checked()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("queued")).not_to_be_visible()
+    expect(page.locator("#pick-state summary")).to_be_focused()
+    page.locator("#f-q").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#pick-state summary")).to_have_text("State: queued")
+    assert named(page) == ["waiting"]
+
+
+NARROW = {"color_scheme": "dark", "viewport": {"width": 375, "height": 900}}
+
+
+@pytest.mark.parametrize("tab", [pytest.param({}, id="wide"), pytest.param(NARROW, id="narrow-dark")], indirect=True)
+def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) -> None:
+    for opener in ("Kind", "State", "Verdict", "Columns", "Tag ticked", "Delete ticked"):
+        page.locator("summary", has_text=opener).click()
+        assert serious(page) == [], opener
+        assert sideways(page) == 0, opener
+        page.keyboard.press("Escape")
+    page.check(box(page, runs["good"]))
+    page.get_by_role("button", name="Unpin ticked").click()
+    expect(page.locator("main li")).to_contain_text("nothing changed")
+    assert serious(page) == []
+    page.goto(f"{lab.base}/runs/{runs['good']}")
+    for name in ("Rename", "Edit tags", "Add notes"):
+        page.get_by_role("link", name=name).click()
+    expect(page.locator("[data-editor]")).to_have_count(3)
+    assert serious(page) == []
+    assert sideways(page) == 0
 
 
 def test_hidden_tab_asks_for_nothing(page: Page) -> None:
