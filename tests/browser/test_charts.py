@@ -209,7 +209,7 @@ def test_log_scale_spaces_decades_evenly(tab: Tab, service: Service, engine: Eng
     decades = "[plot.valToPos(1, 'y') - plot.valToPos(10, 'y'), plot.valToPos(100, 'y') - plot.valToPos(1000, 'y')]"
     first, last = plot(holder, decades)
     assert last > 50 * first
-    button = holder.get_by_role("button", name="Logarithmic scale")
+    button = holder.get_by_role("button", name="Log scale")
     button.click()
     first, last = plot(holder, decades)
     assert first == pytest.approx(last)
@@ -219,7 +219,7 @@ def test_log_scale_spaces_decades_evenly(tab: Tab, service: Service, engine: Eng
     assert plot(holder, decades)[1] > 50 * plot(holder, decades)[0]
     for key, words in (("signed", "A logarithmic scale has no place for 11 values"), ("below", "No logarithmic scale")):
         holder = chart(tab.page, service, run_id, key)
-        holder.get_by_role("button", name="Logarithmic scale").click()
+        holder.get_by_role("button", name="Log scale").click()
         expect(holder.locator(".chart-notes")).to_contain_text(words)
         expect(holder.locator(".chart-notes")).to_contain_text("first distributed rank 0 at 0")
         assert plot(holder, "plot.data[1][39]") == (29 if key == "signed" else -40)

@@ -59,7 +59,7 @@ export class Legend {
 export class Tools {
   constructor(row, title, acts) {
     const tool = (label, name, act) => make("button", { type: "button", class: "btn small", "aria-label": `${name}: ${title}`, title: name, click: act }, label);
-    this.log = tool("Log scale", "Logarithmic scale", acts.log);
+    this.log = tool("Log scale", "Log scale", acts.log);
     this.log.setAttribute("aria-pressed", "false");
     this.weight = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": `Smoothing: ${title}`, input: () => acts.smooth(Number(this.weight.value)) });
     this.told = make("span", { class: "weight", "aria-hidden": "true" }, "0"); // the slider tells its value itself
