@@ -76,6 +76,15 @@ def read_session(engine: Engine) -> Iterator[Session]:
 
 
 @contextmanager
+def own_session(engine: Engine) -> Iterator[Session]:
+    """Yield such a session on a connection that is not the pool's: for what somebody else sets the pace of."""
+    with engine.connect() as connection:
+        connection.detach()
+        with Session(connection) as session:
+            yield session
+
+
+@contextmanager
 def write_session(engine: Engine) -> Iterator[Session]:
     """Yield a session that holds the write lock; commits at the end, rolls back on an exception."""
     with engine.connect().execution_options(ddp_audit_write=True) as connection, Session(connection) as session:

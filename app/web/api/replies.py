@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import Response, StreamingResponse
 
-from app.db import read_session
+from app.db import own_session, read_session
 from app.runs.service import Service
 from app.settings import Settings
 from app.web.problems import Problem
@@ -43,7 +43,8 @@ def _operator_only(request: Request) -> None:
 
 
 OperatorOnly = Depends(_operator_only)
-ReadSession = Annotated[Session, Depends(_session)]
+# It ends with the function, not with the answer: who reads a file slowly must not hold a connection of the pool.
+ReadSession = Annotated[Session, Depends(_session, scope="function")]
 AppSettings = Annotated[Settings, Depends(_settings)]
 Verbs = Annotated[Service, Depends(_service)]
 Actor = Annotated[str, Depends(_actor)]
@@ -68,10 +69,13 @@ def cached_reply(request: Request, document: Any) -> Response:
 def streamed(
     engine: Engine, pieces: Callable[[Session], Iterator[bytes]], media_type: str, filename: str
 ) -> StreamingResponse:
-    """Return a download made piece by piece; what `pieces` raises before its first piece is raised here."""
+    """Return a download made piece by piece; what `pieces` raises before its first piece is raised here.
+
+    It has a database connection of its own beside the pool, however slowly it is read.
+    """
 
     def generate() -> Iterator[bytes]:
-        with read_session(engine) as session:
+        with own_session(engine) as session:
             yield from pieces(session)
 
     pipe = generate()
