@@ -10,6 +10,10 @@ from tests.browser.conftest import README_SHOT, SHOTS, Tab, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.torchrun]
 RUN_MS = 240_000
+PAGES = (
+    *("/", "/launch", "/compare", "/trends", "/classify", "/explain", "/storage", "/storage?newest=0", "/status"),
+    *("/deliveries", "/audit", "/docs", "/login", "/runs/1"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +54,10 @@ def _take_screenshots(tab: Tab, *, keep: bool) -> None:
 
 
 def test_no_page_leaves_the_prefix(tab: Tab, real_service: str) -> None:
-    for address in ("/", "/launch", "/compare", "/classify", "/explain", "/login", "/runs/1"):
-        tab.page.goto(f"{real_service}/audit{address}")
+    for address in PAGES:
+        answer = tab.page.goto(f"{real_service}/audit{address}")
+        assert answer is not None
+        assert answer.status == 200, address
         found = tab.page.evaluate(
             "[...document.querySelectorAll('[href], [src], [action]')].map((item) => item.getAttribute('href')"
             " || item.getAttribute('src') || item.getAttribute('action'))"
