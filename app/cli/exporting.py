@@ -1,5 +1,6 @@
 """`ddp-audit export`: a run, or every run of a list, as CSV, JSON or Parquet."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -8,8 +9,8 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.files import Output, hand_over
-from app.cli.output import AsJson
+from app.cli.files import Output, Write, hand_over
+from app.cli.output import AsJson, say
 
 Values = Annotated[list[str] | None, typer.Option(help="Of a list; may be given several times.")]
 OF_A_RUN: Final = ("metrics", "checks", "resources")
@@ -48,7 +49,10 @@ def export(
     sort: Annotated[str | None, typer.Option(help="Of a list, as `list` takes it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give one run with all it left, or every run that `list` would show with these filters, as a file."""
+    """Give one run with all it left, or every run that `list` would show with these filters, as a file.
+
+    With --json and without -o a JSON export is the one document itself.
+    """
     filters = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "pinned": pinned, "q": q, "sort": sort}
     given = {field: value for field, value in filters.items() if value is not None}
     tables = OF_A_LIST if run_id is None else OF_A_RUN
@@ -64,13 +68,15 @@ def export(
     if chosen is not Form.JSON or run_id is None:  # of one run, JSON has every table
         about["table"] = name or tables[0]
     asked = {**given, "format": chosen.value, "table": about.get("table")}
-    hand_over(
-        lambda write: client.download(path, write, **asked),
-        output,
-        about,
-        as_json=as_json,
-        text=chosen is not Form.PARQUET,
-    )
+
+    def fetch(write: Write) -> None:
+        client.download(path, write, **asked)
+
+    if as_json and output is None and chosen is Form.JSON:  # it is the one document
+        fetch(sys.stdout.buffer.write)
+        say("")
+    else:
+        hand_over(fetch, output, about, as_json=as_json, text=chosen is not Form.PARQUET)
 
 
 def _by_name(output: Path | None) -> Form:

@@ -36,7 +36,7 @@ def acquire(
     name: Annotated[str, typer.Argument(help="cifar10, folder:NAME, synthetic, or a kind.", metavar="NAME")],
     as_json: AsJson = False,
 ) -> int:
-    """Fetch a data source, or say that there is nothing to get."""
+    """Fetch a data source to this machine, or say that there is nothing to get."""
     from trainer.contract.kinds import kinds
 
     if name in kinds():

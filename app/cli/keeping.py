@@ -114,7 +114,7 @@ def backup(
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write database and run files to one file, while the service goes on. Data sets are not part of it."""
+    """Write this machine's database and run files to one file, while the service goes on; data sets stay out of it."""
     from app.keeping.backup import backup as write
 
     _report(lambda: write(local_settings(data_dir=data_dir), file, replace=replace), as_json=as_json)

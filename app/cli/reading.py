@@ -81,6 +81,11 @@ def say_run(run: dict[str, Any]) -> None:
     reason = f" ({run['reason']})" if run["reason"] else ""
     verdict = f", verdict {run['verdict']}" if run["verdict"] else ""
     say(f"run {run['id']} {run['name']} · {run['kind']} {run['preset'] or ''} · {run['state']}{reason}{verdict}")
+    marks = [*(["pinned"] if run["pinned"] else []), *(f"tag {tag}" for tag in run["tags"])]
+    if marks:
+        say(", ".join(marks))
+    if run["notes"]:
+        say(run["notes"])
     if run["queue"]:
         say(f"waits at place {run['queue']['position']}: {run['queue']['why']}")
     if run["diagnosis"]:

@@ -225,6 +225,9 @@ def test_export_of_the_list_is_filtered(ask: Any, ids: dict[str, int], tmp_path:
     text = ask("export", "--format", "csv", "--state", "failed", "--sort", "oldest").stdout
     assert [int(row["id"]) for row in csv.DictReader(io.StringIO(text))] == [ids["failed"], ids["told"]]
     everything = json.loads(ask("export").stdout)["items"]
+    assert ask("export", "--json").document == {"items": everything}
+    in_text = ask("export", "--format", "csv", "--state", "failed", "--sort", "oldest", "--json").document
+    assert (in_text["format"], in_text["content"]) == ("csv", text)
     assert [run["id"] for run in everything] == [run["id"] for run in ask("list", "--json").document["items"]]
     checks = ask("export", "--table", "checks", "-o", str(tmp_path / "c.parquet"), "--json").document
     assert (checks["table"], checks["format"]) == ("checks", "parquet")

@@ -71,8 +71,10 @@ def test_edit_changes_only_what_is_given(ask: Any, engine: Engine) -> None:
     assert third.document == ask("show", run, "--json").document
     shown = ask("edit", run, "--name", "seen")
     assert "seen" in shown.stdout
+    ask("edit", run, "--tag", "nightly", "--notes", "a note", "--pin")
+    assert ask("show", run).stdout.splitlines()[1:3] == ["pinned, tag nightly", "a note"]
     audit = ask("audit", "--run", run, "--action", "edit", "--json").document["items"]
-    assert len(audit) == 4
+    assert len(audit) == 5
 
 
 def test_edit_takes_several(ask: Any, engine: Engine) -> None:
