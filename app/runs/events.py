@@ -10,6 +10,7 @@ from sqlmodel import Session, col, select
 from app.runs.models import MalformedLine, RunEvent
 
 EVENTS_LIMIT: Final = 1000
+BY_TYPE: Final = "ix_run_event_type"
 
 
 def events(
@@ -39,6 +40,28 @@ def item(row: RunEvent) -> dict[str, Any]:
     """Return one event: the line as the rank wrote it, plus its place in the run."""
     line: dict[str, Any] = orjson.loads(row.line)
     return {**line, "id": row.id, "stage": row.stage, "attempt": row.attempt, "rank": row.rank}
+
+
+def newest_events(
+    session: Session,
+    run_id: int,
+    event_type: str,
+    *,
+    last: int,
+    limit: int,
+    stage: str | None = None,
+    rank: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the last events of one type up to number `last`, at most `limit`, in order."""
+    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.type == event_type, RunEvent.id <= last)
+    if stage is not None:
+        query = query.where(RunEvent.stage == stage)
+    if rank is not None:
+        query = query.where(RunEvent.rank == rank)
+    # Left to itself SQLite walks all events of the run by number, however few have this type.
+    query = query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
+    rows = session.exec(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
+    return [item(row) for row in reversed(rows)]
 
 
 def count_events(

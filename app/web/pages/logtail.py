@@ -1,6 +1,5 @@
 """The log at the moment a page is rendered, and what came after it: the same lines in both, none twice."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Final
 
 from sqlmodel import Session
 
-from app.runs.events import EVENTS_LIMIT, count_events, events
+from app.runs.events import EVENTS_LIMIT, count_events, events, newest_events
 from app.runs.store import get_run
 from app.web.pages.loglines import (
     MOST_LINES,
@@ -27,8 +26,6 @@ COUNT_ALL: Final = 32_000_000
 """Bytes read of all files together to count their lines when a page is rendered."""
 FEWEST_LINES: Final = 25
 """Shown of every file, however many there are."""
-LOOK_BACK: Final = (2_000, 50_000)
-"""Events looked through for messages when a page is rendered; the second only where the first gave too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ def render_tail(session: Session, scope: LogScope) -> LogView:
     cursor = LogCursor(event=last)
     wanted, messages, total = scope.wanted, list[LogLine](), 0
     if wanted.stream in ("", "messages"):
-        messages = _last_messages(session, scope, last)[-MOST_LINES:]
+        messages = _last_messages(session, scope, last)
         total = count_events(
             session, scope.run_id, TEXT_EVENTS, last=last, stage=wanted.stage or None, rank=wanted.rank
         )
@@ -84,27 +81,16 @@ def render_tail(session: Session, scope: LogScope) -> LogView:
 
 
 def _last_messages(session: Session, scope: LogScope, last: int) -> list[LogLine]:
-    lines: list[LogLine] = []
-    for look_back in LOOK_BACK:
-        start = max(0, last - look_back)
-        found = [item for kind in sorted(TEXT_EVENTS) for item in _newest(session, scope, kind, (start, last))]
-        ordered = (event_line(item) for item in sorted(found, key=lambda item: int(item["id"])))
-        lines = [line for line in ordered if line is not None]
-        if len(lines) >= MOST_LINES or start == 0:
-            break
-    return lines
-
-
-def _newest(session: Session, scope: LogScope, event_type: str, between: tuple[int, int]) -> deque[dict[str, Any]]:
-    """Return the newest events of one type above the first number and up to the second, as far as they are wanted."""
-    after, last = between
-    rank, newest = scope.wanted.rank, deque[dict[str, Any]](maxlen=MOST_LINES)
-    while True:
-        page = events(session, scope.run_id, after=after, event_type=event_type, rank=rank, limit=EVENTS_LIMIT)
-        newest.extend(item for item in page["items"] if item["id"] <= last and _wanted(item, scope.wanted))
-        after = page["next_after"]
-        if len(page["items"]) < EVENTS_LIMIT:
-            return newest
+    wanted = scope.wanted
+    found = [
+        item
+        for kind in sorted(TEXT_EVENTS)
+        for item in newest_events(
+            session, scope.run_id, kind, last=last, stage=wanted.stage or None, rank=wanted.rank, limit=MOST_LINES
+        )
+    ]
+    lines = (event_line(item) for item in sorted(found, key=lambda item: int(item["id"]))[-MOST_LINES:])
+    return [line for line in lines if line is not None]
 
 
 def _wanted(item: Mapping[str, Any], wanted: LogFilter) -> bool:
