@@ -188,5 +188,5 @@ def test_pause_between_stages_is_a_gap(service: Service) -> None:
         memory = resource_panels(session, run)[1]
     line = memory.data["lines"][0]["y"]
     assert line == [None, 100, 100, 100, 100, None, 100, 100, 100, 100]
-    assert not math.isnan(memory.data["x"][0])
+    assert not math.isnan(memory.data["lines"][0]["x"][0])
     assert len(memory.view.curves[0].pieces) == 2
