@@ -61,7 +61,7 @@ def list_runs(
     if as_json:
         emit(document)
         return
-    columns = ("id", "name", "kind", "preset", "state", "reason", "verdict", "created_at")
+    columns = ("id", "name", "kind", "preset", "state", "reason", "verdict", "created_at", "took_seconds")
     table(columns, [[run[column] for column in columns] for run in document["items"]])
     if document["next_cursor"]:
         say(f"more: --cursor {document['next_cursor']}")

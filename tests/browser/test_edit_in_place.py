@@ -7,9 +7,10 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
 from app.db import create_database_engine, read_session
+from app.runs.editing import edit_run, read_changes
 from app.runs.store import get_run_document
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import HOSTILE, add_run, add_stages
+from tests.support.pages_data import HOSTILE, add_run
 
 pytestmark = pytest.mark.browser
 OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
@@ -127,11 +128,9 @@ def test_notes_typed_before_escape_come_back(page: Page, engine: Engine, run_id:
     page.keyboard.press("Control+Enter")
     expect(page.locator("#label-notes .notes")).to_contain_text("a long thought")
     assert stored(engine, run_id, "notes") == "a long thought\n"
+    edit_run(engine, run_id, read_changes({"notes": "written elsewhere"}), actor="test")
     page.get_by_role("link", name="Edit notes").click()
-    field.fill("")
-    page.keyboard.press("Control+Enter")
-    page.get_by_role("link", name="Add notes").click()
-    expect(field).to_have_value("")  # what was saved is no draft
+    expect(field).to_have_value("written elsewhere")  # what was saved is no draft any more
 
 
 def test_place_on_the_page_is_kept(page: Page) -> None:
@@ -166,8 +165,9 @@ def test_live_page_keeps_an_open_field(tab: Tab, service: Service, engine: Engin
     page.get_by_role("link", name="Rename").click()
     field = page.get_by_label("Name", exact=True)
     field.fill("half a na")
-    add_stages(engine, run_id, {"prepare": "running"})
-    expect(page.locator("#run-stages")).to_contain_text("Prepare")  # the stream has drawn the page again
+    edit_run(engine, run_id, read_changes({"pinned": True, "tags": ["kept", "new"]}), actor="test")
+    expect(page.locator("#label-tags .tag")).to_have_text(["kept", "new"])  # the stream has drawn the head again
+    expect(page.get_by_role("button", name="Pin", exact=True)).to_have_attribute("aria-pressed", "true")
     expect(field).to_be_focused()
     page.keyboard.type("me")
     page.keyboard.press("Enter")

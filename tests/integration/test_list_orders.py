@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Select
 from sqlmodel import col, select
 
 from app.clock import now
@@ -16,6 +16,7 @@ from app.db import write_session
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import Order, beyond, restriction, sorted_by
 from app.settings import Settings
+from tests.support.cli import call
 from tests.support.pages_data import add_run
 from tests.support.service import Service, running_service
 
@@ -32,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         end = now()
         for hours, seconds in ((0, 10.5), (1, 3600), (2, 20), (2, 20), (3, 0.125)):
             ended = end - timedelta(hours=hours)
-            times = {"started_at": ended - timedelta(seconds=seconds), "finished_at": ended}
+            times: dict[str, Any] = {"started_at": ended - timedelta(seconds=seconds), "finished_at": ended}
             add_run(running.engine, "succeeded", verdict="pass", pinned=hours == 1, **times)
         add_run(running.engine, "running", moves=("starting",), pinned=True)
         add_run(running.engine, "queued", backend=None, device=None)
@@ -104,7 +105,7 @@ def test_orders_walk_an_index(service: Service, order: Order, index: str) -> Non
         assert "TEMP B-TREE" in plan_of(connection, query.order_by(col(Run.name)).limit(51))  # no index has this order
 
 
-def plan_of(connection: Connection, query: Executable) -> str:
+def plan_of(connection: Connection, query: Select[Any]) -> str:
     """Return what SQLite says it would do."""
     compiled = query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
     return " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}"))
@@ -123,6 +124,18 @@ def plan_of(connection: Connection, query: Executable) -> str:
 )
 def test_pins_narrow_the_list(service: Service, params: dict[str, Any], expected: list[int]) -> None:
     assert [item["id"] for item in service.get("/runs", params=params).json()["items"]] == expected
+
+
+def test_command_sorts_and_narrows_alike(service: Service) -> None:
+    def listed(*arguments: str) -> list[int]:
+        done = call("list", "--json", *arguments, data_dir=service.settings.data_dir)
+        return [item["id"] for item in done.document["items"]]
+
+    assert listed("--sort", "longest") == [2, 4, 3, 1, 5]
+    assert listed("--sort", "shortest", "--not-pinned") == [5, 1, 3, 4]
+    assert listed("--pinned") == [6, 2]
+    assert "3600" in call("list", "--sort", "longest", "--limit", "1", data_dir=service.settings.data_dir).stdout
+    assert call("list", "--sort", "name", data_dir=service.settings.data_dir).returncode == 2
 
 
 def test_time_taken_is_told(service: Service) -> None:
