@@ -1,42 +1,18 @@
 """Charts of the run page in a real browser: zoom, hover, scales, smoothing, gaps, and how to do it all by keyboard."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine, write_session
+from app.db import create_database_engine
+from tests.browser.chart_probe import a_run, chart, coloured, drag, falling, hover, measure, plot, visible
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import add_events, add_metric, add_run, add_stages, add_usage
 
 pytestmark = pytest.mark.browser
-
-STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
 EVEN, UNEVEN = range(0, 100, 2), range(1, 101, 2)
-EXPOSE = """async () => {
-  const script = document.querySelector('script[src*="js/charts.js"]');
-  window.charts = await import(script.src);
-}"""
-COLOURED = """(holder, [name, from, to]) => {
-  // How many pixels have the colour of a line, between two steps of the axis.
-  const { plot } = window.charts.chartOf(holder);
-  const canvas = plot.root.querySelector("canvas");
-  const wanted = document.createElement("canvas").getContext("2d");
-  wanted.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  wanted.fillRect(0, 0, 1, 1);
-  const [red, green, blue] = wanted.getImageData(0, 0, 1, 1).data;
-  const [left, right] = [from, to].map((step) => Math.round(plot.valToPos(step, "x", true)));
-  const { data } = canvas.getContext("2d").getImageData(left, 0, Math.max(1, right - left), canvas.height);
-  let found = 0;
-  for (let at = 0; at < data.length; at += 4) {
-    const far = Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue);
-    if (far < 60 && data[at + 3] > 120) found += 1;
-  }
-  return found;
-}"""
 
 
 @pytest.fixture
@@ -44,65 +20,6 @@ def engine(service: Service) -> Iterator[Engine]:
     made = create_database_engine(service.settings)
     yield made
     made.dispose()
-
-
-def a_run(engine: Engine, state: str = "succeeded") -> int:
-    run_id = add_run(engine, state, moves=("starting",))
-    add_stages(engine, run_id, STAGES)
-    return run_id
-
-
-def measure(
-    engine: Engine, run_id: int, rank: int, values: Sequence[float], *, key: str = "loss", steps: Sequence[float] = ()
-) -> None:
-    with write_session(engine) as session:
-        add_metric(session, run_id, "distributed", rank, values, key=key, steps=steps)
-        add_events(session, run_id, "distributed", [{"type": "metrics", "step": 0, "values": {key: 0.0}}])
-
-
-def falling(count: int, rank: int = 0) -> list[float]:
-    return [1.5 - step / count - 0.1 * rank for step in range(count)]
-
-
-def chart(page: Page, service: Service, run_id: int, key: str = "loss", query: str = "") -> Locator:
-    """Open the page of a run and return the chart of a metric."""
-    page.goto(f"{service.base}/runs/{run_id}{query}")
-    holder = page.locator("#metrics figure", has=page.get_by_role("heading", name=key, exact=True)).locator(".chart")
-    expect(holder.locator("canvas")).to_have_count(1)
-    page.evaluate(EXPOSE)
-    holder.scroll_into_view_if_needed()
-    return holder
-
-
-def plot(holder: Locator, what: str) -> Any:
-    """Return a value of the chart library's own object."""
-    return holder.evaluate(f"(holder) => {{ const plot = window.charts.chartOf(holder).plot; return {what}; }}")
-
-
-def visible(holder: Locator) -> tuple[float, float]:
-    low, high = plot(holder, "[plot.scales.x.min, plot.scales.x.max]")
-    return float(low), float(high)
-
-
-def drag(page: Page, holder: Locator, start: float, end: float) -> None:
-    """Drag over a part of the drawing, given in shares of its width."""
-    box = holder.locator(".u-over").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + start * box["width"], box["y"] + box["height"] / 2)
-    page.mouse.down()
-    page.mouse.move(box["x"] + end * box["width"], box["y"] + box["height"] / 2, steps=4)
-    page.mouse.up()
-
-
-def hover(page: Page, holder: Locator, step: float) -> None:
-    left = plot(holder, f"plot.valToPos({step}, 'x')")
-    box = holder.locator(".u-over").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + left, box["y"] + box["height"] / 2)
-
-
-def coloured(holder: Locator, line: int, start: float, end: float) -> int:
-    return int(holder.evaluate(COLOURED, [f"--c{line}", start, end]))
 
 
 @pytest.mark.parametrize(("odd", "name"), [(math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "−∞"), (0.8, "")])
@@ -299,76 +216,3 @@ def test_keyboard_zooms_and_walks(tab: Tab, service: Service, engine: Engine) ->
     page.keyboard.press("0")
     assert visible(holder) == (0, 100)
     expect(said).to_contain_text("0 to 100 of 0 to 100")
-
-
-def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine) -> None:
-    run_id = a_run(engine)
-    for number in range(30):
-        measure(engine, run_id, 0, falling(5), key=f"layer {number:02d} norm")
-    measure(engine, run_id, 0, falling(5), key="zz LAST")
-    page = tab.page
-    page.goto(f"{service.base}/runs/{run_id}")
-    figures = page.locator("#metrics figure")
-    expect(figures).to_have_count(12)
-    expect(page.locator("[data-metrics-count]")).to_have_text("12 of 31 metrics.")
-    page.get_by_role("button", name="Show 24").click()
-    expect(figures).to_have_count(24)
-    page.get_by_role("button", name="Show 31").click()
-    expect(figures).to_have_count(31)
-    expect(page.get_by_role("button", name="Show 31")).to_have_count(0)
-    page.get_by_label("Metrics with this text in their name").fill("last")
-    page.get_by_role("button", name="Find").click()
-    expect(figures).to_have_count(1)
-    expect(figures.get_by_role("heading")).to_have_text("zz LAST")
-    expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
-    page.goto(f"{service.base}/runs/{run_id}?metric=nothing")
-    expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
-
-
-def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engine: Engine) -> None:
-    run_id = a_run(engine, "running")
-    for number in range(11):
-        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
-    tab.page.goto(f"{service.base}/runs/{run_id}")
-    expect(tab.page.locator("#metrics canvas")).to_have_count(11)
-    for number in range(11, 15):
-        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
-    expect(tab.page.locator("#metrics canvas")).to_have_count(12)
-    expect(tab.page.locator("[data-metrics-count]")).to_have_text("12 of 15 metrics.")
-
-
-def test_closer_look_brings_finer_points(tab: Tab, service: Service, engine: Engine) -> None:
-    run_id = a_run(engine)
-    for start in range(0, 20_000, 1000):
-        steps = range(start, start + 1000)
-        measure(engine, run_id, 0, [math.sin(step) for step in steps], steps=steps)
-    page = tab.page
-    holder = chart(page, service, run_id)
-    figure = page.locator("#metrics figure")
-    expect(figure.locator("figcaption")).to_contain_text("of 20,000 points, extremes kept.")
-    before = plot(holder, "plot.data[0].length")
-    assert before <= 300
-    with page.expect_response(lambda answer: "from=" in answer.url):
-        drag(page, holder, 0.5, 0.55)
-    low, high = visible(holder)
-    inside = f"plot.data[0].filter((step) => step >= {low} && step <= {high})"
-    expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
-    fine = plot(holder, inside)
-    assert fine == [float(step) for step in range(math.ceil(low), math.floor(high) + 1)]  # every point there is
-    assert visible(holder) == (low, high)
-    holder.get_by_role("button", name="Reset zoom").click()
-    expect(holder.locator(".chart-notes")).to_be_empty()
-    assert plot(holder, "plot.data[0].length") > before
-
-
-def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine) -> None:
-    run_id = a_run(engine)
-    add_usage(engine, run_id, "prepare")
-    add_usage(engine, run_id, "distributed", begin=30)
-    tab.page.goto(f"{service.base}/runs/{run_id}")
-    holder = tab.page.locator("#resources .chart").first
-    expect(holder.locator("canvas")).to_have_count(1)
-    tab.page.evaluate(EXPOSE)
-    assert coloured(holder, 0, 3, 7) > 0
-    assert coloured(holder, 0, 9, 30) == 0  # between the stages nobody looked
-    assert holder.locator(".odd-at").count() == 0

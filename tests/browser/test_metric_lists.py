@@ -1,0 +1,95 @@
+"""Which metrics a page draws and how finely: every one can be reached, and a closer look brings every point."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+from sqlalchemy import Engine
+
+from app.db import create_database_engine
+from tests.browser.chart_probe import EXPOSE, a_run, chart, coloured, drag, falling, measure, plot, visible
+from tests.browser.conftest import Service, Tab
+from tests.support.pages_data import add_usage
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def engine(service: Service) -> Iterator[Engine]:
+    made = create_database_engine(service.settings)
+    yield made
+    made.dispose()
+
+
+def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for number in range(30):
+        measure(engine, run_id, 0, falling(5), key=f"layer {number:02d} norm")
+    measure(engine, run_id, 0, falling(5), key="zz LAST")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}")
+    figures = page.locator("#metrics figure")
+    expect(figures).to_have_count(12)
+    expect(page.locator("[data-metrics-count]")).to_have_text("12 of 31 metrics.")
+    page.get_by_role("button", name="Show 24").click()
+    expect(figures).to_have_count(24)
+    page.get_by_role("button", name="Show 31").click()
+    expect(figures).to_have_count(31)
+    expect(page.get_by_role("button", name="Show 31")).to_have_count(0)
+    page.get_by_label("Metrics with this text in their name").fill("last")
+    page.get_by_role("button", name="Find").click()
+    expect(figures).to_have_count(1)
+    expect(figures.get_by_role("heading")).to_have_text("zz LAST")
+    expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
+    page.goto(f"{service.base}/runs/{run_id}?metric=nothing")
+    expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
+
+
+def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    for number in range(11):
+        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    expect(tab.page.locator("#metrics canvas")).to_have_count(11)
+    for number in range(11, 15):
+        measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
+    expect(tab.page.locator("#metrics canvas")).to_have_count(12)
+    expect(tab.page.locator("[data-metrics-count]")).to_have_text("12 of 15 metrics.")
+
+
+def test_closer_look_brings_finer_points(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    for start in range(0, 20_000, 1000):
+        steps = range(start, start + 1000)
+        measure(engine, run_id, 0, [math.sin(step) for step in steps], steps=steps)
+    page = tab.page
+    holder = chart(page, service, run_id)
+    figure = page.locator("#metrics figure")
+    expect(figure.locator("figcaption")).to_contain_text("of 20,000 points, extremes kept.")
+    before = plot(holder, "plot.data[0].length")
+    assert before <= 300
+    with page.expect_response(lambda answer: "from=" in answer.url):
+        drag(page, holder, 0.5, 0.55)
+    low, high = visible(holder)
+    inside = f"plot.data[0].filter((step) => step >= {low} && step <= {high})"
+    expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
+    fine = plot(holder, inside)
+    assert fine == [float(step) for step in range(math.ceil(low), math.floor(high) + 1)]  # every point there is
+    assert visible(holder) == (low, high)
+    holder.get_by_role("button", name="Reset zoom").click()
+    expect(holder.locator(".chart-notes")).to_be_empty()
+    assert plot(holder, "plot.data[0].length") > before
+
+
+def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    add_usage(engine, run_id, "prepare")
+    add_usage(engine, run_id, "distributed", begin=30)
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    holder = tab.page.locator("#resources .chart").first
+    expect(holder.locator("canvas")).to_have_count(1)
+    tab.page.evaluate(EXPOSE)
+    assert coloured(holder, 0, 3, 7) > 0
+    assert coloured(holder, 0, 9, 30) == 0  # between the stages nobody looked
+    assert holder.locator(".odd-at").count() == 0
