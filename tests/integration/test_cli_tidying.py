@@ -63,6 +63,17 @@ def test_clean_lists_before_it_removes(tmp_path: Path, served: bool) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_given_directory_is_meant(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    untidy(settings)
+    there = {"DDP_AUDIT_PORT": "1"}  # nobody listens there
+    found = call("orphans", "--data-dir", str(settings.data_dir), "--json", data_dir=tmp_path / "other", **there)
+    assert [item["path"] for item in found.document["items"]] == ["runs/77"]
+    assert call("orphans", data_dir=settings.data_dir, **there).returncode == 7
+    assert call("clean", "--yes", data_dir=settings.data_dir, **there).returncode == 7
+    assert (settings.runs_dir / "77").exists()
+
+
 def test_clean_needs_the_operator(tmp_path: Path) -> None:
     settings = Settings.model_validate({"data_dir": tmp_path / "data", "token": "t", "viewer_token": "v"})
     ids = untidy(settings)

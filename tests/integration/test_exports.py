@@ -3,6 +3,7 @@
 import csv
 import io
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import Engine, insert, update
-from sqlmodel import col
+from sqlmodel import col, func, select
 
 from app.clock import now
-from app.db import write_session
+from app.db import create_database_engine, read_session, write_session
+from app.runs.export import Format
+from app.runs.listexport import list_pieces
 from app.runs.models import Run, RunTag
+from app.runs.ordering import Order
 from app.runs.records import RunFacts
-from app.runs.store import PAGE_LIMIT
+from app.runs.store import PAGE_LIMIT, RunFilters
 from app.runs.trends import fill_checks
+from app.schema import migrate
 from app.settings import Settings
 from tests.support.ended import make_result as judged
 from tests.support.pages_data import add_events, add_run, add_usage, save_result
@@ -71,7 +76,8 @@ def add_many(engine: Engine, count: int) -> None:
     row: dict[str, Any] = {"kind": "cifar", "params": {}, "launch": {}, "gpus": [], "state": "cancelled"}
     with write_session(engine) as session:
         session.execute(insert(Run), [row | {"name": f"run {i}", "created_at": now()} for i in range(count)])
-        session.execute(insert(RunTag), [{"run_id": i + 1, "tag": "even"} for i in range(1, count, 2)])
+        first = (session.scalar(select(func.max(Run.id))) or 0) - count
+        session.execute(insert(RunTag), [{"run_id": first + i + 1, "tag": "even"} for i in range(1, count, 2)])
 
 
 def read_one(engine: Engine, runs_dir: Path, run_id: int) -> None:
@@ -234,3 +240,29 @@ def test_missing_pyarrow_is_told(service: Service, ids: dict[str, int], monkeypa
         assert (answer.status_code, answer.json()["code"]) == (406, "parquet_unavailable")
         assert "ddp-audit[parquet]" in answer.json()["detail"]
         assert service.get(path, params={"format": "csv"}).status_code == 200
+
+
+def peak(engine: Engine, runs_dir: Path, form: Format) -> int:
+    """Return the most bytes held while every run is written."""
+    tracemalloc.start()
+    with read_session(engine) as session:
+        for _piece in list_pieces(session, runs_dir, RunFilters(), Order.NEWEST, form=form, table="runs"):
+            pass
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return held
+
+
+def test_memory_does_not_grow_with_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.runs.tables.CSV_ROWS", PAGE_LIMIT)
+    settings = Settings(data_dir=tmp_path)
+    migrate(settings)
+    engine = create_database_engine(settings)
+    add_many(engine, 10)
+    peak(engine, tmp_path, "csv")
+    add_many(engine, 3 * PAGE_LIMIT)
+    few = peak(engine, tmp_path, "csv")
+    add_many(engine, 6 * PAGE_LIMIT)
+    many = peak(engine, tmp_path, "csv")
+    engine.dispose()
+    assert many < 1.2 * few
