@@ -5,9 +5,9 @@ was pinned in between is never removed unseen.
 """
 
 import hashlib
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, select
 from sqlmodel import col
@@ -46,6 +46,17 @@ class Policy:
                 raise refused(name, f"must be 0 or more, given {limit}")
         if self.max_age_days is not None and self.max_age_days > MOST_DAYS:
             raise refused("max_age_days", f"must be at most {MOST_DAYS}, given {self.max_age_days}")
+
+
+class Candidate(NamedTuple):
+    """What a policy looks at of a run: columns of its row."""
+
+    id: int
+    kind: str
+    name: str
+    state: str
+    pinned: bool
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,71 +106,76 @@ class Plan:
         """Return the plan as JSON carries it."""
         return {
             "plan": self.digest,
-            "remove": [asdict(item) for item in self.remove],
+            "remove": [_document(item) for item in self.remove],
             "remove_bytes": sum(item.bytes for item in self.remove),
-            "spared": [asdict(item) for item in self.spared],
+            "spared": [_document(item) for item in self.spared],
             "kept_runs": self.kept_runs,
             "kept_bytes": self.kept_bytes,
             "over_bytes": self.over_bytes,
         }
 
 
+def _document(item: Doomed | Spared) -> dict[str, Any]:
+    return {part.name: getattr(item, part.name) for part in fields(item)}
+
+
 def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
     """Return what `policy` removes at this moment; removes nothing."""
     sizes = run_sizes(engine, settings.runs_dir)
-    query = select(Run).where(col(Run.deleting).is_(False)).order_by(col(Run.finished_at).desc(), col(Run.id).desc())
+    query = select(*(col(getattr(Run, name)) for name in Candidate._fields)).where(col(Run.deleting).is_(False))
+    query = query.order_by(col(Run.finished_at).desc(), col(Run.id).desc())
     if policy.kind is not None:
         query = query.where(col(Run.kind) == policy.kind)
     with read_session(engine) as session:
-        runs = list(session.scalars(query))
+        runs = [Candidate(*row) for row in session.execute(query)]
     # Newest end first; a run recorded after the sizes were read has not ended long enough ago to be judged.
     ended = [run for run in runs if run.state in FINAL and not run.pinned and run.id in sizes]
     held = sum(sizes[run.id].bytes for run in runs if run.id in sizes)
-    why = _reasons(ended, {run.id or 0: sizes[run.id or 0].bytes for run in ended}, held, policy)
-    remove = [_doomed(run, sizes[run.id or 0].bytes, why[run.id or 0]) for run in reversed(ended) if run.id in why]
+    why = _reasons(ended, {run.id: sizes[run.id].bytes for run in ended}, held, policy)
+    remove = [_doomed(run, sizes[run.id].bytes, why[run.id]) for run in reversed(ended) if run.id in why]
     kept_bytes = held - sum(item.bytes for item in remove)
     over = 0 if policy.max_bytes is None else max(0, kept_bytes - policy.max_bytes)
-    spared = [_spared(run, sizes[run.id or 0].bytes if run.id in sizes else 0) for run in runs if _is_spared(run)]
+    spared = [_spared(run, sizes[run.id].bytes if run.id in sizes else 0) for run in runs if _is_spared(run)]
     return Plan(remove=remove, spared=spared, kept_runs=len(runs) - len(remove), kept_bytes=kept_bytes, over_bytes=over)
 
 
-def _is_spared(run: Run) -> bool:
+def _is_spared(run: Candidate) -> bool:
     return run.pinned or run.state not in FINAL
 
 
-def _spared(run: Run, size: int) -> Spared:
+def _spared(run: Candidate, size: int) -> Spared:
     why = "pinned" if run.pinned else f"has not ended: {run.state}"
-    return Spared(id=run.id or 0, kind=run.kind, name=run.name, state=run.state, bytes=size, why=why)
+    return Spared(id=run.id, kind=run.kind, name=run.name, state=run.state, bytes=size, why=why)
 
 
-def _reasons(ended: list[Run], sizes: dict[int, int], held: int, policy: Policy) -> dict[int, str]:
+def _reasons(ended: list[Candidate], sizes: dict[int, int], held: int, policy: Policy) -> dict[int, str]:
     """Return run number -> why it is removed; `ended` has the newest first."""
     why: dict[int, str] = {}
     if policy.max_age_days is not None:
         oldest = now() - timedelta(days=policy.max_age_days)
         why |= {
-            run.id or 0: f"ended more than {policy.max_age_days:g} days ago"
+            run.id: f"ended more than {policy.max_age_days:g} days ago"
             for run in ended
             if run.finished_at is not None and run.finished_at < oldest
         }
     if policy.max_runs is not None:
         for place, run in enumerate(ended, start=1):
             if place > policy.max_runs:
-                why.setdefault(run.id or 0, f"number {place} from the newest, at most {policy.max_runs} stay")
+                why.setdefault(run.id, f"number {place} from the newest, at most {policy.max_runs} stay")
     if policy.max_bytes is not None:
         held -= sum(sizes[run_id] for run_id in why)
         for run in reversed(ended):
             if held <= policy.max_bytes:
                 break
-            if run.id not in why and sizes[run.id or 0]:
-                why[run.id or 0] = f"{held} bytes are held, at most {policy.max_bytes} stay"
-                held -= sizes[run.id or 0]
+            if run.id not in why and sizes[run.id]:
+                why[run.id] = f"{held} bytes are held, at most {policy.max_bytes} stay"
+                held -= sizes[run.id]
     return why
 
 
-def _doomed(run: Run, size: int, why: str) -> Doomed:
+def _doomed(run: Candidate, size: int, why: str) -> Doomed:
     return Doomed(
-        id=run.id or 0,
+        id=run.id,
         kind=run.kind,
         name=run.name,
         state=run.state,

@@ -35,7 +35,7 @@ def addresses(runs: dict[str, int]) -> dict[str, str]:
         "trends": "/trends",
         "trends-none": "/trends?kind=resume",
         "storage": "/storage",
-        "storage-plan": "/storage?newest=1&kind=token-parity",
+        "storage-plan": "/storage?newest=1&kind=token-parity&orphans=true",
         "status": "/status",
         "deliveries": "/deliveries",
         "classify": "/classify",

@@ -126,6 +126,8 @@ def test_orphans_go_as_listed(tab: Tab, store: Store) -> None:
     page = tab.page
     page.goto(f"{store.base}/storage")
     row = page.locator("#orphans tbody tr")
+    expect(row).to_have_count(0)
+    page.get_by_role("button", name="Look for them").click()
     expect(row).to_contain_text("runs/900")
     expect(row).to_contain_text("1.9 MiB")
     expect(row).to_contain_text("no run has that number")

@@ -60,10 +60,12 @@ class StorageQuery(PolicyForm):
     """The policy and the page of runs, as the address carries them."""
 
     page: int = Field(1, ge=1, le=1_000_000)
+    orphans: bool = False
+    """Whether to look for what belongs to nothing: that walks through the folder of every run."""
 
     def address(self, page: int) -> str:
         """Return the query string of another page of runs under the same policy."""
-        values = {**self.model_dump(), "page": page if page > 1 else ""}
+        values = {**self.model_dump(), "page": page if page > 1 else "", "orphans": ""}
         return urlencode({name: value for name, value in values.items() if value})
 
 
@@ -131,7 +133,7 @@ def apply_orphans(request: Request, plan: Annotated[str, Form(max_length=64)] = 
     try:
         removed = remove_orphans(state.engine, state.settings, seen=plan, actor=rendering.actor(request))
     except Conflict as conflict:
-        return _page(request, StorageQuery(), problem=conflict.detail)
+        return _page(request, StorageQuery(orphans=True), problem=conflict.detail)
     done = listed(state.settings, removed)
     names = [item["path"] for item in done["items"]]
     outcome = {"what": "orphans", "removed": names, "bytes": done["bytes"], "skipped": []}
@@ -162,7 +164,7 @@ def _page(request: Request, query: StorageQuery, problem: str = "") -> Response:
         errors=errors,
         problem=problem,
         most_shown=MOST_SHOWN,
-        orphans=orphan_list(state.engine, state.settings),
+        orphans=orphan_list(state.engine, state.settings) if query.orphans else None,
     )
 
 
