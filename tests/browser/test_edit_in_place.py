@@ -144,6 +144,7 @@ def test_place_on_the_page_is_kept(page: Page) -> None:
     expect(page.get_by_role("link", name="Edit notes")).to_be_focused()
 
 
+@BOTH
 def test_refusal_stands_at_the_field(tab: Tab, page: Page, engine: Engine, run_id: int) -> None:
     page.get_by_role("link", name="Rename").click()
     field = page.get_by_label("Name", exact=True)

@@ -264,6 +264,9 @@ def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) ->
         assert serious(page) == [], opener
         assert sideways(page) == 0, opener
         page.keyboard.press("Escape")
+    page.locator(f"#pin-{runs['bad']}").click()
+    expect(page.locator("#rows tr").first).to_contain_text("bad")
+    assert serious(page) == []
     page.check(box(page, runs["good"]))
     page.get_by_role("button", name="Unpin ticked").click()
     expect(page.locator("main li")).to_contain_text("nothing changed")

@@ -155,6 +155,11 @@ def test_refused_label_keeps_what_was_typed(service: Service, runs: dict[str, in
     assert f'value="{typed}"' in part.text
     assert "at most 200 characters" in part.text
     assert 'aria-invalid="true"' in part.text
+    whole = send(service, path, name=typed, shown="name")  # without a script the whole page comes back
+    assert whole.status_code == 422
+    assert f'value="{typed}"' in whole.text
+    assert "at most 200 characters" in whole.text
+    assert 'id="run-verdict"' in whole.text
     saved = send(service, path, HTMX, name="y" * 200, shown="name")
     assert saved.status_code == 200
     assert "edit-name" not in saved.text

@@ -14,7 +14,7 @@ from app.runs.errors import Refused
 from app.runs.store import get_run_document
 from app.web.pages import rendering
 from app.web.pages.listing import ListQuery, list_context
-from app.web.pages.run import see
+from app.web.pages.run import PageQuery, render, see
 from app.web.pages.tagtext import tags_from_text
 
 router = APIRouter(include_in_schema=False)
@@ -72,10 +72,13 @@ def edit(request: Request, run_id: int, form: Annotated[EditForm, Depends(edit_f
     try:
         edit_run(request.app.state.engine, run_id, read_changes(form.changes()), actor=rendering.actor(request))
     except Refused as refusal:
-        if form.shown is None or not by_htmx(request):
+        if form.shown is None:
             raise
         typed = getattr(form, form.shown)
-        return _place(request, run_id, form.shown, open_=True, typed=typed, problem=refusal.detail, status=422)
+        if by_htmx(request):
+            return _place(request, run_id, form.shown, open_=True, typed=typed, problem=refusal.detail, status=422)
+        query = PageQuery(edit=form.shown.value)
+        return render(request, run_id, query, status=422, typed=typed, problem=refusal.detail)
     if not by_htmx(request):
         return see(request, "run_page", run_id=run_id) if form.runs is None else back_to_list(request, form.runs)
     if form.runs is not None:

@@ -52,6 +52,13 @@ class PageQuery(LogQuery):
 @router.get("/runs/{run_id:int}", name="run_page")
 def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) -> Response:
     """Show a run as it stands, at one point of its log; the live stream goes on from exactly there."""
+    return render(request, run_id, query)
+
+
+def render(
+    request: Request, run_id: int, query: PageQuery, *, status: int = 200, typed: str | None = None, problem: str = ""
+) -> Response:
+    """Return the page of a run; a label that stands open shows what was `typed` and the `problem` with it."""
     settings = request.app.state.settings
     wanted = query.filter()
     with read_session(request.app.state.engine) as session:
@@ -66,9 +73,10 @@ def show(request: Request, run_id: int, query: Annotated[PageQuery, Query()]) ->
     return rendering.page(
         request,
         "pages/runs/show.html",
+        status,
         **run_context(settings.runs_dir, run),
         nav="runs",
-        editing=query.edit,
+        editing=(query.edit, typed, problem),
         lines=log.lines,
         log=log,
         log_filter=asdict(wanted),
