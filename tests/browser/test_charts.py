@@ -216,3 +216,36 @@ def test_keyboard_zooms_and_walks(tab: Tab, service: Service, engine: Engine) ->
     page.keyboard.press("0")
     assert visible(holder) == (0, 100)
     expect(said).to_contain_text("0 to 100 of 0 to 100")
+
+
+def test_values_between_gaps_are_dots(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, [1.0 if step % 2 else math.nan for step in range(45)])
+    measure(engine, run_id, 0, [math.nan] * 45, key="nothing")
+    holder = chart(tab.page, service, run_id)
+    dots = [coloured(holder, 0, step - 0.2, step + 0.2) > 0 for step in range(11, 41)]
+    assert dots == [True, False] * 15
+    assert coloured(chart(tab.page, service, run_id, "nothing"), 0, 0, 44) == 0
+
+
+def test_steady_value_has_room_around_it(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, [0.0] * 50)
+    measure(engine, run_id, 0, [200.0] * 50, key="high")
+    scale = "[plot.scales.y.min, plot.scales.y.max]"
+    assert plot(chart(tab.page, service, run_id), scale) == [-0.5, 0.5]
+    assert plot(chart(tab.page, service, run_id, "high"), scale) == [180, 220]
+
+
+def test_theme_changes_colours(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine)
+    measure(engine, run_id, 0, falling(50))
+    holder = chart(tab.page, service, run_id)
+    drag(tab.page, holder, 0.2, 0.5)
+    zoomed = visible(holder)
+    light = tab.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--c0')")
+    tab.page.emulate_media(color_scheme="dark")
+    assert tab.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--c0')") != light
+    tab.page.wait_for_timeout(100)
+    assert coloured(holder, 0, *zoomed) > 200
+    assert visible(holder) == zoomed

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from app.db import create_database_engine
 from tests.browser.chart_probe import EXPOSE, a_run, chart, coloured, drag, falling, measure, plot, visible
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import add_usage
+from tests.support.pages_data import HOSTILE, add_usage
 
 pytestmark = pytest.mark.browser
 
@@ -93,3 +93,19 @@ def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine)
     assert coloured(holder, 0, 3, 7) > 0
     assert coloured(holder, 0, 9, 30) == 0  # between the stages nobody looked
     assert holder.locator(".odd-at").count() == 0
+
+
+def test_hostile_name_stays_text(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    measure(engine, run_id, 0, [1.0, math.nan, 3.0], key=HOSTILE)
+    measure(engine, run_id, 0, falling(5))
+    page = tab.page
+    holder = chart(page, service, run_id, HOSTILE)
+    measure(engine, run_id, 0, falling(5), key=f"{HOSTILE} & more")
+    expect(page.locator("#metrics canvas")).to_have_count(3)
+    expect(page.locator("#metrics h3").last).to_have_text(f"{HOSTILE} & more")
+    expect(holder.locator(".odd-at button")).to_have_count(1)
+    page.get_by_label("Metrics with this text in their name").fill("<IMG")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("#metrics figure")).to_have_count(2)
+    assert page.locator("#metrics img, #metrics script").count() == 0

@@ -141,7 +141,7 @@ export class Chart {
     return {
       width: this.box.clientWidth,
       height: HEIGHT,
-      scales: { x: { time: false }, y: { distr: this.log ? 3 : 1 } },
+      scales: { x: { time: false }, y: this.log ? { distr: 3 } : { distr: 1, range } },
       axes: [{ ...axis, size: 32, values: ticks }, { ...axis, size: 66, values: ticks }],
       legend: { show: false },
       // Where the pointer is, all charts with the same axis show; each keeps its own range.
@@ -278,4 +278,11 @@ export class Chart {
     this.kind = "";
     this.show();
   }
+}
+
+/** The vertical range: some room around what is there, and around a value that never changes. */
+function range(plot, low, high) {
+  if (low === null) return [0, 1];
+  const margin = low === high ? Math.abs(low) * 0.1 || 0.5 : 0;
+  return margin ? [low - margin, high + margin] : uPlot.rangeNum(low, high, 0.1, true);
 }

@@ -118,6 +118,8 @@ function put(section, list, key, data, chartOf) {
   const known = figure && chartOf(holderOf(figure));
   if (known) {
     known.update(data);
+    const table = figure.querySelector("details summary");
+    if (table) table.textContent = "Values when this page was opened";
     if (known.state.zoomed) known.looksCloser?.(...known.state.zoomed);
   } else {
     const made = frame(key, data);

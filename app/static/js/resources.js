@@ -8,7 +8,11 @@ function takeOver(list, fresh, chartOf) {
     const shown = document.getElementById(figure.id);
     const holder = figure.querySelector("[data-chart]");
     const chart = shown && chartOf(shown.querySelector("[data-chart]"));
-    if (chart) chart.update(JSON.parse(holder.dataset.chart));
+    if (chart) {
+      chart.update(JSON.parse(holder.dataset.chart));
+      const [table, newer] = [shown, figure].map((side) => side.querySelector("details"));
+      if (table && newer && !table.open) table.replaceWith(newer); // an open one is being read
+    }
     else if (shown) shown.replaceWith(figure);
     else list.append(figure); // drawn when it is seen in the page
   }
