@@ -21,6 +21,7 @@ from app.db import create_database_engine
 from app.schema import migrate
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
+from tests.support.quiet import quiet_logs
 from trainer.contract.result import Check
 
 
@@ -61,6 +62,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
             main(list(arguments))
         sys.stdout.flush()
         out, err = capfd.readouterr()
+        quiet_logs()  # they were told to write to a stream that ends with the test
         return Done(code=int(left.value.code or 0), stdout=out, stderr=err)
 
     return run
