@@ -82,6 +82,27 @@ def test_closer_look_brings_finer_points(tab: Tab, service: Service, engine: Eng
     assert plot(holder, "plot.data[0].length") > before
 
 
+def test_finer_points_stay_while_run_goes_on(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    measure(engine, run_id, 0, [math.sin(step) for step in range(8000)])
+    page = tab.page
+    holder = chart(page, service, run_id)
+    drag(page, holder, 0.5, 0.52)
+    expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
+    low, high = visible(holder)
+    fine = f"plot.data[0].filter((step) => step >= {low} && step <= {high}).length"
+    wanted = plot(holder, fine)
+    assert wanted > 100
+    holder.locator("input[type=range]").fill("0.5")  # another drawing, the same points
+    assert (plot(holder, fine), visible(holder)) == (wanted, (low, high))
+    with page.expect_response(lambda answer: "max_points=400" in answer.url):
+        measure(engine, run_id, 0, [0.5] * 10, steps=range(8000, 8010))
+    page.wait_for_function(
+        "(holder) => window.charts.chartOf(holder).table.x.at(-1) === 8009", arg=holder.element_handle()
+    )
+    assert (plot(holder, fine), visible(holder)) == (wanted, (low, high))
+
+
 def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine) -> None:
     run_id = a_run(engine)
     add_usage(engine, run_id, "prepare")

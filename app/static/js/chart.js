@@ -23,7 +23,8 @@ export class Chart {
     this.styles = new Map();
     this.hidden = new Set();
     this.looksCloser = null; // called with the visible range after a zoom
-    this.closer = ""; // how many points of that range are drawn, once finer ones came
+    this.detail = null; // the finer points of that range, once they came
+    this.closer = ""; // how many of them are drawn
     this.legend = new Legend(holder.querySelector(".keys"), (index) => this.toggle(index));
     this.tools = new Tools(holder.querySelector(".chart-tools"), this.title, {
       log: () => this.change({ log: !this.state.log }),
@@ -44,7 +45,7 @@ export class Chart {
 
   /** Take over new data; a range somebody zoomed to stays as it is. */
   update(data) {
-    this.data = data;
+    this.data = this.detail ? refine(data, ...this.detail) : data;
     data.lines.forEach((line) => {
       if (!this.styles.has(line.name)) this.styles.set(line.name, this.styles.size);
     });
@@ -53,7 +54,8 @@ export class Chart {
 
   /** Put finer points of a range into the lines: `found` is data like that of `update`. */
   refine(from, to, found) {
-    this.data = refine(this.data, from, to, found.lines);
+    this.detail = [from, to, found.lines];
+    this.data = refine(this.data, ...this.detail);
     this.closer = `${found.drawn.toLocaleString("en-GB")} of ${found.points.toLocaleString("en-GB")} points of this range.`;
     this.show();
     this.say(this.closer);
@@ -159,12 +161,15 @@ export class Chart {
   }
 
   ranged(plot) {
+    if (plot !== this.plot) return; // being built; it gets the range of the one before
+    const before = String(this.state.zoomed);
     const { min, max } = plot.scales.x;
     const [first, last] = this.whole;
     this.state.zoomed = min > first || max < last ? [min, max] : null;
-    this.closer = "";
     this.tools.show(this.state);
-    if (plot !== this.plot) return; // not ready yet: the range follows
+    if (String(this.state.zoomed) === before) return;
+    this.detail = null;
+    this.closer = "";
     this.remark();
     if (this.state.zoomed) this.looksCloser?.(min, max);
   }

@@ -57,6 +57,7 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
         **run_context(runs_dir, run),
         "metrics": metric_charts(session, run_id),
         "api": pictures,
+        "scripted": False,
         "css": styles(),
         "version": version("ddp-audit"),
         "written_at": rfc3339(now()),
