@@ -190,7 +190,7 @@ def test_other_tabs_see_the_change(tab: Tab, service: Service, engine: Engine) -
 def test_cancel_is_a_link_without_script(page: Page, engine: Engine, run_id: int) -> None:
     address = page.url
     page.get_by_role("link", name="Rename").click()
-    assert page.url == f"{address}?edit=name"
+    expect(page).to_have_url(f"{address}?edit=name")
     page.get_by_role("link", name="Cancel").click()
-    assert page.url == address
+    expect(page).to_have_url(address)
     expect(page.locator("h1")).to_have_text(f"Run {run_id} · before")
