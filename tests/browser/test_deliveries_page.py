@@ -26,13 +26,13 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def told(tmp_path: Path, receiver: Receiver) -> Iterator[str]:
-    """A service that tells the receiver."""
+    """A service that tells the receiver; asked for before the tab, so that it outlives what the page still fetches."""
     settings = Settings(data_dir=tmp_path)
     migrate(settings)
     yield from serve(tmp_path, "--no-worker", webhook_url=receiver.url, webhook_secret="shared")
 
 
-def test_failed_delivery_is_sent_again(tab: Tab, told: str, receiver: Receiver) -> None:
+def test_failed_delivery_is_sent_again(told: str, receiver: Receiver, tab: Tab) -> None:
     receiver.answers = [500]
     run_id = httpx.post(f"{told}/api/v1/runs", json={"kind": "token-parity"}).json()["id"]
     httpx.post(f"{told}/api/v1/runs/{run_id}/cancel").raise_for_status()
@@ -64,7 +64,7 @@ def test_failed_delivery_is_sent_again(tab: Tab, told: str, receiver: Receiver) 
     expect(page.locator("#notice")).to_contain_text("delivered")
 
 
-def test_deliveries_are_filtered(tab: Tab, told: str) -> None:
+def test_deliveries_are_filtered(told: str, tab: Tab) -> None:
     page = tab.page
     page.goto(f"{told}/deliveries?run=17&status=failed")
     expect(page.get_by_label("Run")).to_have_value("17")

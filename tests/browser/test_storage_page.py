@@ -47,6 +47,7 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
+    """A service of the test's own; asked for before the tab, so that it outlives what the page still fetches."""
     settings = Settings(data_dir=tmp_path / "data")
     migrate(settings)
     engine = create_database_engine(settings)
@@ -68,7 +69,7 @@ def confirm(page: Page, summary: str) -> None:
 
 
 @BOTH
-def test_policy_removes_what_it_showed(tab: Tab, store: Store) -> None:
+def test_policy_removes_what_it_showed(store: Store, tab: Tab) -> None:
     old, pinned = store.end(days=100, name="old"), store.end(days=200, pinned=True, name="kept by hand")
     young, waiting = store.end(days=1), store.wait()
     page = tab.page
@@ -89,7 +90,7 @@ def test_policy_removes_what_it_showed(tab: Tab, store: Store) -> None:
     assert listed == {pinned, young, waiting}
 
 
-def test_changed_plan_removes_nothing(tab: Tab, store: Store) -> None:
+def test_changed_plan_removes_nothing(store: Store, tab: Tab) -> None:
     first = store.end(days=3)
     page = tab.page
     plan(page, store.base, newest="0")
@@ -106,7 +107,7 @@ def test_changed_plan_removes_nothing(tab: Tab, store: Store) -> None:
     tab.complaints.clear()  # the browser notes the status 409 itself
 
 
-def test_wrong_limit_is_told_beside_it(tab: Tab, store: Store) -> None:
+def test_wrong_limit_is_told_beside_it(store: Store, tab: Tab) -> None:
     store.end(size=5_000_000)
     page = tab.page
     plan(page, store.base, most="much")
@@ -120,7 +121,7 @@ def test_wrong_limit_is_told_beside_it(tab: Tab, store: Store) -> None:
 
 
 @BOTH
-def test_orphans_go_as_listed(tab: Tab, store: Store) -> None:
+def test_orphans_go_as_listed(store: Store, tab: Tab) -> None:
     run_id = store.end()
     left = leave_behind(store.settings.runs_dir / "900" / "model.pt", 2_000_000)
     page = tab.page
@@ -143,7 +144,7 @@ def test_orphans_go_as_listed(tab: Tab, store: Store) -> None:
     tab.complaints.clear()  # the browser notes the status 409 itself
 
 
-def test_runs_are_listed_by_size(tab: Tab, store: Store) -> None:
+def test_runs_are_listed_by_size(store: Store, tab: Tab) -> None:
     for size in range(21):
         store.end(size=1000 * (1 + size))
     page = tab.page
