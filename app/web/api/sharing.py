@@ -63,6 +63,7 @@ def show_badge(kind: Annotated[str, Path(max_length=64)], session: ReadSession) 
 
 @router.get("/trends", responses=answers(404))
 def show_trend(
+    *,
     request: Request,
     settings: AppSettings,
     kind: Word,
