@@ -54,7 +54,12 @@ def falling(count: int, rank: int = 0) -> list[float]:
 
 def chart(page: Page, service: Service, run_id: int, key: str = "loss", query: str = "") -> Locator:
     """Open the page of a run and return the chart of a metric."""
-    page.goto(f"{service.base}/runs/{run_id}{query}")
+    return chart_on(page, f"{service.base}/runs/{run_id}{query}", key)
+
+
+def chart_on(page: Page, address: str, key: str) -> Locator:
+    """Open a page and return its chart of a metric."""
+    page.goto(address)
     holder = page.locator("#metrics figure", has=page.get_by_role("heading", name=key, exact=True)).locator(".chart")
     expect(holder.locator("canvas")).to_have_count(1)
     page.evaluate(EXPOSE)

@@ -1,5 +1,6 @@
 """Two to ten runs side by side: what differs first, margins, a look per run, confusions with their differences."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ from playwright.sync_api import expect
 from sqlalchemy import Engine
 
 from app.db import create_database_engine, write_session
+from tests.browser.chart_probe import chart_on, drag, plot, visible
 from tests.browser.conftest import Service, Tab
 from tests.browser.test_every_page import sideways
 from tests.support.pages_data import MOVES, add_metric, add_run, save_result
@@ -44,6 +46,8 @@ def ids(service: Service, engine: Engine) -> list[int]:
                 values = [2.0 - step / 60 + number + 0.3 * rank for step in range(20)]
                 add_metric(session, run_id, "train", rank, values, steps=steps)
                 add_metric(session, run_id, "train", rank, values, key="rate")
+            if number < 2:
+                add_metric(session, run_id, "train", 0, [math.sin(step + number) for step in range(9000)], key="long")
         made.append(run_id)
     return made
 
@@ -106,6 +110,22 @@ def test_confusions_show_their_difference(tab: Tab, service: Service, ids: list[
     page.goto(address(service, ids[1:3]))
     again = page.get_by_role("region", name="Difference").locator("tbody tr").first
     expect(again.locator("td").first).to_have_text("00.0 %")  # equal matrices
+
+
+def test_closer_look_brings_points_of_all_runs(tab: Tab, service: Service, ids: list[int]) -> None:
+    page = tab.page
+    holder = chart_on(page, address(service, ids[:2]), "long")
+    figure = page.locator("#metrics figure", has=page.get_by_role("heading", name="long", exact=True))
+    expect(figure.locator("figcaption")).to_contain_text("of 18,000 points, extremes kept.")
+    drag(page, holder, 0.5, 0.52)
+    expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
+    low, high = visible(holder)
+    wanted = list(range(math.ceil(low), math.floor(high) + 1))
+    for line in (1, 2):
+        drawn = (
+            f"plot.data[0].filter((step, at) => step >= {low} && step <= {high} && plot.data[{line}][at] !== undefined)"
+        )
+        assert plot(holder, drawn) == wanted
 
 
 @OFF

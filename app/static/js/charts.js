@@ -26,5 +26,5 @@ new MutationObserver((changes) => {
 }).observe(document.body, { childList: true, subtree: true });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const chart of charts.values()) chart.repaint(); });
 
-followMetrics(document.querySelector("[data-metrics]"), chartOf);
+followMetrics(document.querySelector("[data-metrics], [data-sources]"), chartOf);
 followResources(document.querySelector("[data-resources]"), chartOf);

@@ -10,12 +10,12 @@ export function lineName(item) {
   return `${item.stage}${item.attempt > 1 ? ` attempt ${item.attempt}` : ""} rank ${item.rank}`;
 }
 
-function dataOf(items) {
+function dataOf(items, prefix = "") {
   const count = (number) => items.reduce((sum, item) => sum + number(item), 0);
   return {
     x: [],
     x_label: "step",
-    lines: items.map((item) => ({ name: lineName(item), x: item.steps, y: item.values })),
+    lines: items.map((item) => ({ name: prefix + lineName(item), x: item.steps, y: item.values })),
     points: count((item) => item.points),
     drawn: count((item) => item.steps.length),
   };
@@ -67,6 +67,22 @@ function frame(key, data) {
   return figure;
 }
 
+/** Where the points of a section come from: one run, or several whose lines begin with the run's name. */
+function sourcesOf(section) {
+  return section.dataset.metrics ? [{ address: section.dataset.metrics, prefix: "" }] : JSON.parse(section.dataset.sources);
+}
+
+async function finer(section, key, from, to) {
+  const asked = sourcesOf(section).map(async ({ address, prefix }) => {
+    const found = await ask(address, [key], { from, to, max_points: FINER });
+    return found && dataOf(found.series, prefix);
+  });
+  const found = await Promise.all(asked);
+  if (found.includes(null)) return null;
+  const count = (name) => found.reduce((sum, data) => sum + data[name], 0);
+  return { lines: found.flatMap((data) => data.lines), points: count("points"), drawn: count("drawn") };
+}
+
 /** Ask for finer points whenever a range of the chart stays for a moment. */
 function lookCloser(section, figure, chart) {
   let timer = 0;
@@ -74,10 +90,10 @@ function lookCloser(section, figure, chart) {
     clearTimeout(timer);
     if (!(chart.data.drawn < chart.data.points)) return;
     timer = setTimeout(async () => {
-      const found = await ask(section.dataset.metrics, [keyOf(figure)], { from, to, max_points: FINER });
+      const found = await finer(section, keyOf(figure), from, to);
       const now = chart.state.zoomed;
       if (!found || now?.[0] !== from || now?.[1] !== to) return;
-      chart.refine(from, to, dataOf(found.series));
+      chart.refine(from, to, found);
     }, SETTLED);
   };
 }

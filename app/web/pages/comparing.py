@@ -30,6 +30,8 @@ class RunLine:
     name: str
     x: Sequence[Any]
     y: Sequence[Any]
+    points: int | None = None
+    """How many there are, of which these are drawn; None for a curve of a result, which is whole."""
 
 
 def curves(
@@ -55,7 +57,7 @@ def _metric_lines(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str
     for place, document in enumerate(documents):
         for item in document["series"]:
             name = f"run {document['id']} · {line_name(item)}"
-            line = RunLine(place=place, name=name, x=item["steps"], y=item["values"])
+            line = RunLine(place=place, name=name, x=item["steps"], y=item["values"], points=item["points"])
             lines.setdefault((item["key"], "step"), []).append(line)
     return dict(sorted(lines.items()))
 
@@ -78,8 +80,10 @@ def overlay(title: str, x_label: str, lines: Sequence[RunLine]) -> dict[str, Any
         dash = line.place + seen[line.place]
         drawn.append({"name": line.name, "x": line.x, "y": line.y, "colour": line.place, "dash": dash})
         seen[line.place] += 1
-    common = {"type": "series", "title": title, "note": "", "x": [], "x_label": x_label, "y_label": ""}
-    return {**common, "lines": drawn}
+    there, here = sum(line.points or len(line.x) for line in lines), sum(len(line.x) for line in lines)
+    note = f"{here:,} of {there:,} points, extremes kept." if here < there else ""
+    common = {"type": "series", "title": title, "note": note, "x": [], "x_label": x_label, "y_label": ""}
+    return {**common, "lines": drawn, "points": there, "drawn": here}
 
 
 def matrix_pairs(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> list[MatrixPair]:

@@ -40,7 +40,7 @@ def test_panels_of_one_title_are_overlaid() -> None:
 
 
 def test_curves_are_found_by_name() -> None:
-    item = {"rank": 0, "stage": "train", "attempt": 1, "steps": [0.0, 1.0], "values": [1.0, 2.0]}
+    item = {"rank": 0, "stage": "train", "attempt": 1, "steps": [0.0, 1.0], "values": [1.0, 2.0], "points": 2}
     documents = [{"id": 3, "series": [{**item, "key": f"m{number}"} for number in range(30)]}, {"id": 4, "series": []}]
     found = curves([{}, {}], documents)
     assert (len(found.panels), found.matching, found.more) == (12, 30, 24)
