@@ -125,6 +125,6 @@ def test_public_may_sign_in(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = Settings(data_dir=tmp_path_factory.mktemp("public"), token="secret", public_read=True)
     with running_service(settings) as service:
         page = service.http.get("/storage?newest=0", headers={"Accept": "text/html"}).text
-        assert ">Sign in</a>" in page
+        assert 'href="/login?next=/storage%3Fnewest%3D0">Sign in</a>' in page
         assert "Remove exactly these" not in page
         assert ">Sign in</a>" not in httpx.get(f"{service.url}/login", headers={"Accept": "text/html"}).text

@@ -95,6 +95,7 @@ def _context(request: Request) -> dict[str, Any]:
         "role": role(request),
         "can_write": role(request) == OPERATOR,
         "signed_in": bool(getattr(request.state, "signed_in", False)),
+        "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         "protected": request.app.state.access.protected,
         "webhook": request.app.state.settings.webhook_url is not None,
         "nav": "",
