@@ -1,15 +1,17 @@
 """Name, tags, notes and pin of a run, changed where they are shown: by keyboard, by mouse, and without JavaScript."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from sqlalchemy import Engine
 
 from app.db import create_database_engine, read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.store import get_run_document
 from tests.browser.conftest import Service, Tab
+from tests.browser.test_every_page import SHIFTS
 from tests.support.pages_data import HOSTILE, add_run
 
 pytestmark = pytest.mark.browser
@@ -194,3 +196,18 @@ def test_cancel_is_a_link_without_script(page: Page, engine: Engine, run_id: int
     page.get_by_role("link", name="Cancel").click()
     expect(page).to_have_url(address)
     expect(page.locator("h1")).to_have_text(f"Run {run_id} · before")
+
+
+@pytest.mark.parametrize(
+    "tab", [pytest.param({"viewport": {"width": 375, "height": 1400}}, id="narrow")], indirect=True
+)
+def test_late_scripts_move_nothing(tab: Tab, service: Service, run_id: int) -> None:
+    def late(route: Route) -> None:
+        time.sleep(0.25)
+        route.continue_()
+
+    tab.page.route("**/static/js/*", late)
+    for address in ("/runs", f"/runs/{run_id}"):
+        tab.page.goto(service.base + address)
+        tab.page.wait_for_load_state("load")
+        assert float(tab.page.evaluate(SHIFTS)) < 0.005, address
