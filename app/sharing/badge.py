@@ -13,8 +13,9 @@ from trainer.contract.kinds import kinds
 COLOURS: Final = {"pass": "#1a7f37", "fail": "#c62828", "inconclusive": "#8a5a00"}
 """White text on each has a contrast of at least 4.5."""
 NONE_COLOUR: Final = "#5c6570"
-CHARACTER: Final = 6.6
-"""Average width of a character at 11 px; `textLength` makes the text fit whatever font there is."""
+WIDTHS: Final = {3.06: "ijl", 3.5: " ", 3.9: "f-", 4.4: "rt", 6.0: "cksvxyz_", 9.0: "w", 10.7: "m"}
+"""Pixels of characters in DejaVu Sans at 11 px, rounded; `textLength` then makes the text fit in any font."""
+USUAL_WIDTH: Final = 6.9
 
 
 def newest_verdict(session: Session, kind: str) -> str | None:
@@ -33,7 +34,7 @@ def newest_verdict(session: Session, kind: str) -> str | None:
 def badge(label: str, verdict: str | None) -> str:
     """Return the SVG."""
     word = verdict or "no verdict"
-    left, right = (round(len(text) * CHARACTER) + 12 for text in (label, word))
+    left, right = (round(_length(text)) + 12 for text in (label, word))
     title = escape(f"{label}: {word}", quote=True)
     colour = COLOURS.get(word, NONE_COLOUR)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img"
@@ -47,3 +48,8 @@ def badge(label: str, verdict: str | None) -> str:
 <text x="{left + right / 2}" y="14" textLength="{right - 12}">{escape(word)}</text></g>
 </svg>
 """
+
+
+def _length(text: str) -> float:
+    known = {letter: width for width, letters in WIDTHS.items() for letter in letters}
+    return sum(known.get(letter, USUAL_WIDTH) for letter in text)
