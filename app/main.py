@@ -8,6 +8,8 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.db import create_database_engine
@@ -51,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (_api(), health.router, docs.router, login.router, pages):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+    app.add_route("/favicon.ico", favicon, include_in_schema=False)
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, settings=settings, access=app.state.access)
@@ -61,6 +64,11 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
+
+
+async def favicon(_request: Request) -> Response:
+    """Give the icon that a browser asks for beside files which name none, such as a picture in a tab of its own."""
+    return FileResponse(STATIC / "icon.svg", headers={"Cache-Control": "max-age=86400"})
 
 
 def create_local_api(settings: Settings) -> FastAPI:

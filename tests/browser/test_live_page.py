@@ -23,6 +23,7 @@ from tests.support.pages_data import (
     write_log,
 )
 from tests.support.results import make_result
+from trainer.contract.paths import RunPaths
 
 pytestmark = pytest.mark.browser
 STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
@@ -80,10 +81,17 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     assert "half a l" not in lines(page)
     write_log(service.settings, run_id, "distributed", 0, "ine\n")
     expect(page.locator("#log-lines")).to_contain_text("half a line")
+    expect(page.locator("#files")).to_contain_text("No files offered")
+    expect(page.locator("#files")).not_to_contain_text("JUnit")
     save_result(service.settings, run_id, make_result())
+    RunPaths(service.settings.runs_dir / str(run_id)).artifacts.joinpath("told.json").write_text('{"epoch": 7}')
     with write_session(engine) as session:
         finish(session, run_id)
     expect(page.locator("#run-verdict")).to_contain_text("Verdict: pass")
+    expect(page.locator("#files")).to_contain_text("Checks as JUnit XML")
+    page.locator("#files summary", has_text="told.json").click()
+    expect(page.locator("#files .file", has_text='"epoch": 7')).to_be_visible()
+    expect(page.locator("#run-outputs a")).not_to_have_count(0)
     expect(page.locator("#run-verdict")).to_contain_text("measured 2.98e-8, limit 1e-6")
     expect(page.locator("#checks")).to_contain_text("negative_control")
     assert page.evaluate("window.sameDocument") is True

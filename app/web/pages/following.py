@@ -19,10 +19,12 @@ from app.web.live import Channel
 from app.web.pages import rendering
 from app.web.pages.loglines import LogCursor, LogFilter, LogLine, newest
 from app.web.pages.logtail import LogScope, read_more
-from app.web.pages.runview import run_context
+from app.web.pages.runview import files_context, run_context
 
 PARTS: Final = ("head", "verdict", "facts", "stages", "ranks", "history")
-"""Sent whenever their text changed; the result is sent once, at the end."""
+"""Sent whenever their text changed."""
+LAST_PARTS: Final = (*PARTS, "result", "files", "outputs")
+"""Sent with the end, when everything there will be is there."""
 MOST_LINES: Final = 500
 """Log lines in one message."""
 
@@ -72,6 +74,8 @@ def read(request: Request, place: Place) -> Reading:
         root = state.settings.runs_dir / str(place.run_id)
         scope = LogScope(root=root, run_id=place.run_id, stages=run["stages"], wanted=place.wanted)
         context = run_context(state.settings.runs_dir, run)
+        if context["final"]:
+            context |= files_context(state.settings.runs_dir, run)
         lines, numbers = read_more(session, scope, cursor)
         batches = _batches(request, lines, cursor)
         before = place.cursor
@@ -89,7 +93,7 @@ def read(request: Request, place: Place) -> Reading:
 
 
 def _parts(request: Request, context: dict[str, Any]) -> dict[str, str]:
-    names = [*PARTS, "result"] if context["final"] else PARTS
+    names = LAST_PARTS if context["final"] else PARTS
     return {name: rendering.fragment(request, f"partials/_run_{name}.html", **context) for name in names}
 
 

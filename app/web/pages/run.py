@@ -9,18 +9,16 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
 
 from app.db import read_session
-from app.runs.artifacts import artifacts
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
 from app.web.pages import rendering
 from app.web.pages.deliveries import notice_of
-from app.web.pages.loglines import LogFilter, log_files
+from app.web.pages.loglines import LogFilter
 from app.web.pages.logtail import LogScope, render_tail
 from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS, metric_charts
-from app.web.pages.previews import offered
 from app.web.pages.resources import resource_panels
-from app.web.pages.runview import run_context
+from app.web.pages.runview import files_context, run_context
 
 router = APIRouter(include_in_schema=False)
 
@@ -69,24 +67,23 @@ def render(
         used = resource_panels(session, get_run(session, run_id))
         notice = notice_of(request, session, run_id)
     place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
-    everything = list(log_files(root, run["stages"], LogFilter()))
+    known = {item["rank"] for item in run["ranks"]} | set(range(run["params"].get("world_size", 0)))
     return rendering.page(
         request,
         "pages/runs/show.html",
         status,
         **run_context(settings.runs_dir, run),
+        **files_context(settings.runs_dir, run),
         nav="runs",
         editing=(query.edit, typed, problem),
         lines=log.lines,
         log=log,
         log_filter=asdict(wanted),
         log_stages=list(dict.fromkeys(item["name"] for item in run["stages"])),
-        log_ranks=sorted({item.rank for item in everything} | {item["rank"] for item in run["ranks"]}),
-        log_files=everything[:24],
+        log_ranks=sorted(known),
         metrics=charts,
         resources=used,
         notice=notice,
-        artifacts=[offered(item) for item in artifacts(settings.runs_dir, run_id)["items"]],
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )
 

@@ -1,6 +1,7 @@
 """What every part of the run page shows, gathered from the run's document and its result."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,11 +9,14 @@ from app.runs import artifacts
 from app.runs.errors import NotFound
 from app.runs.states import State
 from app.web.pages.formats import number
+from app.web.pages.loglines import LogFilter, log_files
 from app.web.pages.markdown import is_table
 from app.web.pages.panels import panel_views
+from app.web.pages.previews import offered
 from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
 HEADLINE_CHECKS: Final = 3
+MOST_OUTPUTS: Final = 24
 TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters", "losses")
 """Checks that say most about a run that passed; a kind without any of these shows its first ones."""
 
@@ -33,6 +37,15 @@ def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         "counted": counted(checks),
         "summary_rows": summary_rows(result["summary"]) if result else [],
         "resumable": final and run["state"] != State.SUCCEEDED and _resumable(runs_dir / str(run["id"])),
+    }
+
+
+def files_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run offers as files: its artifacts, and the first of its ranks' outputs."""
+    outputs = log_files(runs_dir / str(run["id"]), run["stages"], LogFilter())
+    return {
+        "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run["id"])["items"]],
+        "log_files": list(islice(outputs, MOST_OUTPUTS)),
     }
 
 
