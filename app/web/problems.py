@@ -7,6 +7,8 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -164,7 +166,16 @@ def problem_of(error: Exception) -> Problem:
             return from_validation(error)
         case HTTPException():
             return from_http(error)
+        case OperationalError() | PoolTimeout():
+            return _database_away(error)
     return Problem(500, "internal", "the service met an error of its own; its log says which")
+
+
+def _database_away(error: Exception) -> Problem:
+    # Not the service's fault and not the client's: held by another program, a full disk, or a crowd. All pass.
+    reason = str(getattr(error, "orig", "")) or "too many requests wait for it"
+    detail = f"the database cannot be used now ({reason}); nothing was changed, try again in a moment"
+    return Problem(503, "database_unavailable", detail, headers={"Retry-After": "5"})
 
 
 def install(app: FastAPI) -> None:
@@ -172,7 +183,7 @@ def install(app: FastAPI) -> None:
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
-        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR or problem.code == "database_unavailable":
             log.error("request failed", action="request_failed", path=request.url.path, exc_info=error)
         return answer(request, problem)
 

@@ -58,11 +58,12 @@ def add_stages(engine: Engine, run_id: int, states: Mapping[str, str], *, stalle
     with write_session(engine) as session:
         for position, (name, state) in enumerate(states.items()):
             attempt = 0 if state == "queued" else 1
+            done = {"queued": 0, "succeeded": 20}.get(state, 14)
             ended = at if state in ("succeeded", "failed") else None
             session.add(
                 StageAttempt(
                     run_id=run_id, stage=name, attempt=attempt, position=position, title=name.capitalize(), state=state,
-                    done=14, total=20, unit="updates", started_at=at if attempt else None, finished_at=ended,
+                    done=done, total=20, unit="updates", started_at=at if attempt else None, finished_at=ended,
                     exit_code=0 if state == "succeeded" else None,
                 )
             )  # fmt: skip

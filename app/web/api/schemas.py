@@ -254,14 +254,26 @@ class Items(BaseModel):
 
 
 Answers = dict[int | str, dict[str, Any]]
+ALWAYS: Final = (400, 401, 422, 503)
+WORDS: Final = {
+    400: "The Host header names another service.",
+    401: "A token is needed, or the one given is wrong.",
+    403: "The viewer's token cannot write, or a page of another site asked.",
+    404: "There is no such thing.",
+    406: "The format cannot be given here.",
+    409: "The state of things does not allow it.",
+    413: "The body is over the limit.",
+    415: "A picture of this type is never accepted.",
+    422: "Refused: the fields at fault are named.",
+    429: "Too many at once; Retry-After says when to come back.",
+    503: "Unavailable for a moment, such as while another program holds the database; nothing was changed.",
+}
 PROBLEM: Final[dict[str, Any]] = {"model": ProblemDocument, "content": {"application/problem+json": {}}}
 
 
 def answers(*problems: int, success: int = 200, model: type[BaseModel] | None = None) -> Answers:
-    """Return the `responses` of a route: its success and the problems it can answer with, besides 401 and 422."""
-    found: Answers = {status: {"description": "Problem", **PROBLEM} for status in problems}
-    for status in (401, 422):
-        found.setdefault(status, {"description": "Problem", **PROBLEM})
+    """Return the `responses` of a route: its success, and the problems it can answer with besides every route's own."""
+    found: Answers = {status: {"description": WORDS[status], **PROBLEM} for status in sorted({*problems, *ALWAYS})}
     if model is not None:
         found[success] = {"model": model, "description": "Success"}
     return found

@@ -1,0 +1,69 @@
+"""A database held by another program, or on a full disk: a 503 that says so, nothing half made, then all goes on."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from app import db
+from app.settings import Settings
+from tests.support.service import Service, running_service
+
+REQUEST = {"kind": "token-parity"}
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 200)
+    with running_service(Settings(data_dir=tmp_path)) as running:
+        yield running
+
+
+def count(service: Service) -> int:
+    return len(service.get("/runs").json()["items"])
+
+
+def test_held_database_is_told(service: Service) -> None:
+    other = sqlite3.connect(service.settings.data_dir / "ddp-audit.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    refused = service.post("/runs", REQUEST)
+    page = service.http.post("/quick", headers={"Accept": "text/html"})
+    assert count(service) == 0  # reading goes on
+    other.execute("ROLLBACK")
+    other.close()
+    assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+    assert "database is locked" in refused.json()["detail"]
+    assert refused.headers["retry-after"] == "5"
+    assert page.status_code == 503
+    assert page.headers["content-type"].startswith("text/html")
+    assert service.post("/runs", REQUEST).status_code == 201
+    assert count(service) == 1
+
+
+def test_full_disk_is_told(service: Service) -> None:
+    limit = 0
+
+    def bound(connection: Any, *_: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {limit}")
+
+    with service.engine.connect() as connection:
+        limit = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    event.listen(service.engine, "connect", bound)
+    service.engine.dispose()
+    large = {**REQUEST, "name": "n" * 200, "tags": [f"{number}-{'t' * 50}" for number in range(20)]}
+    codes = [service.post("/runs", large).status_code for _ in range(30)]
+    assert codes[-1] == 503
+    assert set(codes) <= {201, 503}
+    assert count(service) == codes.count(201)
+    event.remove(service.engine, "connect", bound)
+    service.engine.dispose()
+    assert service.post("/runs", large).status_code == 201
+
+
+def test_other_errors_stay_errors(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.web.api.runs.get_run_document", lambda *_: 1 // 0)
+    answer = service.get("/runs/1")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
