@@ -13,6 +13,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.keeping import told
 from app.cli.output import AsJson, emit, note, say, table
 from app.settings import CHECKOUT, Settings
+from app.web.pages.formats import size
 
 Document = dict[str, Any]
 NO_RUN: Final = {"max_runs": 0}
@@ -95,7 +96,7 @@ def clean(
         emit({"scope": scope.value, "items": items, "bytes": total, "removed": yes, "skipped": skipped})
         return Exit.OK
     table(["what", "path", "bytes"], [list(item.values()) for item in items])
-    say(f"{len(items)} things, {total} bytes" + (" removed" if yes else "; --yes removes them"))
+    say(f"{len(items)} things, {size(total)}" + (" removed" if yes else "; --yes removes them"))
     for item in skipped:
         note(f"run {item['id']} stays: {item['why']}")
     if items and not yes:

@@ -10,6 +10,7 @@ import typer
 from app.cli.client import local_settings, open_client
 from app.cli.exits import CommandError, Exit, of_status
 from app.cli.output import AsJson, emit, note, say, table
+from app.web.pages.formats import size
 
 Yes = Annotated[bool, typer.Option("--yes", help="Remove what is listed.")]
 Replace = Annotated[bool, typer.Option("--replace", help="What is there may be replaced.")]
@@ -49,12 +50,12 @@ def usage(
         return
     columns = ("id", "kind", "name", "state", "pinned", "bytes", "files")
     table(columns, [[item[column] for column in columns] for item in document["items"]])
-    say(f"{document['runs']} runs, {document['files']} files, {document['bytes']} bytes")
+    say(f"{document['runs']} runs, {document['files']} files, {size(document['bytes'])}")
     for item in document["datasets"]:
-        say(f"data set {item['name']}: {item['bytes']} bytes" + ("" if item["acquired"] else ", put there by hand"))
-    say(f"database {document['database_bytes']} bytes, other files {document['other_bytes']} bytes")
+        say(f"data set {item['name']}: {size(item['bytes'])}" + ("" if item["acquired"] else ", put there by hand"))
+    say(f"database {size(document['database_bytes'])}, other files {size(document['other_bytes'])}")
     for name, free in document["free_bytes"].items():
-        say(f"{name} directory: {free} bytes free, {document['min_free_bytes']} are the least that is asked for")
+        say(f"{name} directory: {size(free)} free, {size(document['min_free_bytes'])} is the least that is asked for")
 
 
 def retention(
@@ -77,13 +78,13 @@ def retention(
         return
     columns = ("id", "kind", "name", "state", "finished_at", "bytes", "why")
     table(columns, [[item[column] for column in columns] for item in plan["remove"]])
-    say(f"{len(plan['remove'])} runs, {plan['remove_bytes']} bytes; {plan['kept_runs']} runs stay")
+    say(f"{len(plan['remove'])} runs, {size(plan['remove_bytes'])}; {plan['kept_runs']} runs stay")
     if plan["spared"]:
         say(f"{len(plan['spared'])} of those are pinned or under way: no policy removes them")
     if plan["over_bytes"]:
-        say(f"what stays is {plan['over_bytes']} bytes over the limit: it is pinned or under way")
+        say(f"what stays is {size(plan['over_bytes'])} over the limit: it is pinned or under way")
     if done is not None:
-        say(f"{len(done['removed'])} removed, {done['bytes']} bytes")
+        say(f"{len(done['removed'])} removed, {size(done['bytes'])}")
         for item in done["skipped"]:
             note(f"run {item['id']} stays: {item['why']}")
     elif plan["remove"]:
@@ -104,7 +105,7 @@ def orphans(data_dir: DataDir = None, yes: Yes = False, as_json: AsJson = False)
     else:
         columns = ("what", "path", "bytes", "run_id", "removable")
         table(columns, [[item[column] for column in columns] for item in items])
-        say(f"{len(items)} things, {total} bytes" + (" removed" if yes else ""))
+        say(f"{len(items)} things, {size(total)}" + (" removed" if yes else ""))
     return Exit.NOT_PASSED if items and not yes else Exit.OK
 
 

@@ -1,12 +1,19 @@
 """How commands speak: tables or one JSON document on standard output, everything else on standard error."""
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
+from app.web.pages.formats import size
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+MOMENT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
+UNFOLDED = 10_000
+"""Characters of a line that is written to no terminal."""
 RunId = Annotated[int, typer.Argument(help="Number of the run.", metavar="ID")]
 
 
@@ -49,17 +56,21 @@ def log_to_stderr() -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """Print a table; None is a dash."""
+    """Print a table; None is a dash, times are those of this machine's zone, a column `bytes` shows sizes."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=title or None, title_justify="left")
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+    drawn = Table(title=title or None, title_justify="left", **look)
+    writers = [size if column == "bytes" else cell for column in columns]
     for column in columns:
-        drawn.add_column(column, overflow="fold")
+        drawn.add_column("size" if column == "bytes" else column.replace("_", " "), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(shown(cell(value))) for value in row))
-    Console(file=sys.stdout, soft_wrap=False).print(drawn)
+        drawn.add_row(*(Text(shown(write(value))) for write, value in zip(writers, row, strict=True)))
+    # Folded cells suit a terminal; a pipe gets every row on one line.
+    Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else UNFOLDED).print(drawn)
 
 
 def cell(value: Any) -> str:
@@ -72,6 +83,8 @@ def cell(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, list):
         return ", ".join(cell(item) for item in value)
+    if isinstance(value, str) and MOMENT.match(value):
+        return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return str(value)
 
 

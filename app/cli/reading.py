@@ -61,10 +61,17 @@ def list_runs(
     if as_json:
         emit(document)
         return
-    columns = ("id", "name", "kind", "preset", "state", "reason", "verdict", "created_at", "took_seconds")
-    table(columns, [[run[column] for column in columns] for run in document["items"]])
+    table(["id", "name", "kind", "state", "verdict", "created", "took"], [_row(run) for run in document["items"]])
     if document["next_cursor"]:
         say(f"more: --cursor {document['next_cursor']}")
+
+
+def _row(run: dict[str, Any]) -> list[Any]:
+    kind = f"{run['kind']} {run['preset'] or ''}".rstrip()
+    state = f"{run['state']}: {run['reason']}" if run["reason"] not in (None, "completed") else run["state"]
+    took = None if run["took_seconds"] is None else f"{run['took_seconds']:.1f} s"
+    name = f"* {run['name']}".rstrip() if run["pinned"] else run["name"]
+    return [run["id"], name, kind, state, run["verdict"], run["created_at"], took]
 
 
 def show(run_id: RunId, as_json: AsJson = False) -> None:

@@ -1,0 +1,40 @@
+"""Tables of the command line: one line per row for programs, sizes and times as a person reads them."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from app.cli.output import cell, table
+
+LONG = "a name that is longer than any terminal is wide: " + "x" * 150
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_pipe_gets_a_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["id", "name"], [[1, LONG], [2, None]])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[2].split() == ["1", *LONG.split()]
+    assert lines[3].split() == ["2", "-"]
+
+
+def test_bytes_are_shown_as_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["run_id", "bytes"], [[2048, 2048]])
+    head, _rule, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "id", "size"]
+    assert row.split() == ["2048", "2.0", "KiB"]
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_times_are_of_this_zone() -> None:
+    assert cell("2026-03-01T23:30:05.250Z") == "2026-03-02 08:30:05"
+    assert cell("2026-03-01T23:30:05.250Z and more") == "2026-03-01T23:30:05.250Z and more"
