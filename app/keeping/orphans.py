@@ -3,13 +3,13 @@
 import hashlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import structlog
 from sqlalchemy import Engine, select
 from sqlmodel import col
 
@@ -18,13 +18,17 @@ from app.db import read_session, write_session
 from app.keeping.usage import folder_size
 from app.runs.errors import Conflict
 from app.runs.models import AuditEntry, Run
+from app.runs.ordering import LARGEST_ID
+from app.runs.removal import remove_path
 from app.runs.states import FINAL
 from app.settings import Settings
 
 QUIET_SECONDS: Final = 600.0
 """Something written more recently may belong to work under way."""
 ASIDE: Final = ".orphan-"
-"""Prefix of a folder set aside to be removed."""
+"""Prefix of what was set aside to be removed."""
+PART: Final = ".part"
+"""End of a name that is not a thing's own yet, or not any more."""
 
 What = Literal["folder_without_run", "run_without_folder", "stray_file", "set_aside"]
 WHY: Final[Mapping[What, str]] = {
@@ -33,6 +37,8 @@ WHY: Final[Mapping[What, str]] = {
     "stray_file": "written aside by a process that ended before it gave the file its name",
     "set_aside": "set aside to be removed, by a deletion or a restore that was interrupted or asked to keep it",
 }
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +102,32 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and not name.startswith("0")
+    digits = name.isascii() and name.isdigit() and not name.startswith("0")
+    return digits and len(name) <= len(str(LARGEST_ID)) and int(name) <= LARGEST_ID
 
 
 def _quiet(path: Path) -> bool:
+    """Return whether nothing was written to a file, or to anything in a folder, for ten minutes."""
+    latest = time.time() - QUIET_SECONDS
     try:
-        return time.time() - path.lstat().st_mtime > QUIET_SECONDS
-    except FileNotFoundError:
+        if path.lstat().st_mtime >= latest:
+            return False
+        folders = os.walk(path) if not path.is_symlink() else ()
+        # A restore or a checkpoint being written changes what lies deep inside, not the folder itself.
+        return not any(
+            os.lstat(os.path.join(folder, name)).st_mtime >= latest  # noqa: PTH118  # many, and quick
+            for folder, inner, names in folders
+            for name in [*inner, *names]
+        )
+    except FileNotFoundError:  # somebody works there
         return False
 
 
 def _bytes(path: Path) -> int:
-    return folder_size(path).bytes if path.is_dir() else path.lstat().st_size
+    try:
+        return folder_size(path).bytes if path.is_dir() else path.lstat().st_size
+    except FileNotFoundError:  # removed a moment ago
+        return 0
 
 
 def _stray_files(settings: Settings, ended: set[int]) -> Iterator[Orphan]:
@@ -130,7 +150,7 @@ def _asides(root: Path) -> Iterator[Path]:
 
 
 def _is_aside(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".part")
+    return name.startswith(".") and name.endswith(PART)
 
 
 def orphan_list(engine: Engine, settings: Settings) -> dict[str, Any]:
@@ -152,8 +172,13 @@ def _place(settings: Settings, path: Path) -> str:
     # Not the whole path: who reads the list over the network need not know where on the machine it lies.
     for name, root in (("runs", settings.runs_dir), ("data", settings.data_dir)):
         if path.is_relative_to(root):
-            return f"{name}/{path.relative_to(root)}"
-    return path.name
+            return _readable(f"{name}/{path.relative_to(root)}")
+    return _readable(path.name)
+
+
+def _readable(name: str) -> str:
+    """Return a name of a file as text that can be sent: a run may give names that are not UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def plan_of(found: Sequence[Orphan]) -> str:
@@ -176,7 +201,7 @@ def remove_orphans(engine: Engine, settings: Settings, *, seen: str | None = Non
             f"by now {count} things would be removed (plan {plan_of(found)}), not those of plan {seen[:40]!r}: "
             "look at the new list first",
         )
-    removed = _remove(engine, settings, found)
+    removed = _remove(engine, found)
     if removed:
         detail = f"{len(removed)} orphans, {sum(orphan.bytes for orphan in removed)} bytes"
         with write_session(engine) as session:
@@ -184,33 +209,36 @@ def remove_orphans(engine: Engine, settings: Settings, *, seen: str | None = Non
     return removed
 
 
-def _remove(engine: Engine, settings: Settings, found: Sequence[Orphan]) -> list[Orphan]:
+def _remove(engine: Engine, found: Sequence[Orphan]) -> list[Orphan]:
+    """Return what is gone through this call: what somebody else took, or what cannot be removed, is not among it."""
     removed = []
     for orphan in found:
         if not orphan.removable:
             continue
-        if orphan.what == "folder_without_run":
-            if not _set_aside(engine, settings, orphan):
+        try:
+            # Under a name of its own first: of two who remove the same thing, one does.
+            aside = orphan.path.with_name(f"{ASIDE}{secrets.token_hex(8)}{PART}")
+            if orphan.what != "folder_without_run":
+                orphan.path.rename(aside)
+            elif not _set_aside(engine, orphan, aside):
                 continue
-        elif orphan.path.is_dir() and not orphan.path.is_symlink():
-            shutil.rmtree(orphan.path)
-        else:
-            orphan.path.unlink(missing_ok=True)
+            os.utime(aside, follow_symlinks=False)  # or the next look would offer it again meanwhile
+            remove_path(aside)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("orphan stays", action="orphan_stays", path=_readable(str(orphan.path)), error=error.strerror)
+            continue
         removed.append(orphan)
     return removed
 
 
-def _set_aside(engine: Engine, settings: Settings, orphan: Orphan) -> bool:
-    """Remove a folder unless a run has that number by now."""
-    aside = settings.runs_dir / f"{ASIDE}{orphan.path.name}-{secrets.token_hex(4)}"
+def _set_aside(engine: Engine, orphan: Orphan, aside: Path) -> bool:
+    """Rename a folder, unless a run has that number by now; return whether it was done."""
     # A submission makes its folder before its row is visible, but holds the write lock from before until after: under
     # the lock a missing row is really missing. Only the rename happens under it, however large the folder is.
     with write_session(engine) as session:
         if session.scalar(select(col(Run.id)).where(col(Run.id) == orphan.run_id)) is not None:
             return False
-        if orphan.path.is_symlink():
-            orphan.path.unlink()
-            return True
         orphan.path.rename(aside)
-    shutil.rmtree(aside)
     return True

@@ -202,8 +202,7 @@ def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, acto
     skipped: list[dict[str, Any]] = []
     for item in present.remove:
         try:
-            _check_not_pinned(engine, item.id)
-            delete_run(engine, settings, item.id, actor=actor)
+            delete_run(engine, settings, item.id, actor=actor, spare_pinned=True)
         except ServiceError as error:
             skipped.append({"id": item.id, "why": error.detail})
         else:
@@ -214,9 +213,3 @@ def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, acto
         "bytes": sum(item.bytes for item in present.remove if item.id in gone),
         "skipped": skipped,
     }
-
-
-def _check_not_pinned(engine: Engine, run_id: int) -> None:
-    with read_session(engine) as session:
-        if session.scalar(select(col(Run.pinned)).where(col(Run.id) == run_id)):
-            raise Conflict("pinned", f"run {run_id} was pinned meanwhile")

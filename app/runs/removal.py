@@ -1,9 +1,11 @@
 """Deleting a run: marked first, then its files, then its rows, so that a crash in the middle can be finished later."""
 
+import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import structlog
 from sqlalchemy import Engine, delete, func
 from sqlmodel import col, select
 
@@ -18,30 +20,51 @@ from app.settings import Settings
 ROWS_PER_TRANSACTION: Final = 20_000
 """Deleting a million events in one transaction would keep the worker waiting."""
 
+log = structlog.get_logger(__name__)
 
-def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str) -> None:
-    """Remove a run's files and rows. Safe to repeat after a crash. Raises NotFound, Conflict unless it has ended."""
+
+def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str, spare_pinned: bool = False) -> None:
+    """Remove a run's files and rows. Safe to repeat after a crash, and while somebody else does the same.
+
+    Raises NotFound; Conflict unless it has ended, with `spare_pinned` also for a pinned one, and where its files cannot
+    be removed: then the run is gone from every list, and the next start of the service tries again.
+    """
     with write_session(engine) as session:
         run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
         if run is None:
             raise NotFound("unknown_run", f"there is no run {run_id}")
         if not State(run.state).is_final:
             raise Conflict("not_final", f"run {run_id} is {run.state}; cancel it and wait for its end, then delete it")
+        if spare_pinned and run.pinned:
+            raise Conflict("pinned", f"run {run_id} was pinned meanwhile")
         if not run.deleting:
             run.deleting = True
             session.add(run)
             detail = f"{run.kind}, {run.state}, {run.name!r}"
             session.add(AuditEntry(at=now(), actor=actor, action="delete", run_id=run_id, detail=detail))
-    _finish(engine, settings, run_id)
+    try:
+        _finish(engine, settings, run_id)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise Conflict("files_stay", f"run {run_id} is deleted, but not all of its files: {why}") from error
 
 
 def finish_deletions(engine: Engine, settings: Settings) -> int:
-    """Finish what a crash left half deleted and return the number of runs."""
+    """Finish what a crash left half deleted and return the number of runs that are gone now.
+
+    Files that still cannot be removed are told in the log: they must not keep the service from starting.
+    """
     with read_session(engine) as session:
         ids = [run_id for run_id in session.exec(select(Run.id).where(col(Run.deleting).is_(True))) if run_id]
+    gone = 0
     for run_id in ids:
-        _finish(engine, settings, run_id)
-    return len(ids)
+        try:
+            _finish(engine, settings, run_id)
+        except OSError as error:
+            log.warning("files stay", action="files_stay", run_id=run_id, error=str(error))
+        else:
+            gone += 1
+    return gone
 
 
 def _finish(engine: Engine, settings: Settings, run_id: int) -> None:
@@ -65,11 +88,38 @@ def _delete_some(engine: Engine, table: type[RunEvent | MetricChunk], run_id: in
 
 def remove_folder(runs_dir: Path, run_id: int) -> None:
     """Remove `<runs dir>/<id>`; a link in its place is removed, never what it points to."""
-    folder = runs_dir / str(run_id)
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
+    remove_path(runs_dir / str(run_id))
+
+
+def remove_path(path: Path) -> None:
+    """Remove a file, a link (never what it points to) or a folder with all it holds; what is gone already is fine.
+
+    Folders that a run closed to itself are opened first. Raises OSError where something stays.
+    """
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path, onerror=_unless_gone)
+    except PermissionError:
+        _open_folders(path)
+        shutil.rmtree(path, onerror=_unless_gone)
+
+
+def _open_folders(root: Path) -> None:
+    """Let the owner into every folder below `root`; links are not followed."""
+    root.chmod(0o700)
+    for folder, folders, _names in os.walk(root):
+        for name in folders:
+            path = Path(folder) / name
+            if not path.is_symlink():
+                path.chmod(0o700)
+
+
+def _unless_gone(_function: Any, _path: str, failure: tuple[Any, BaseException, Any]) -> None:
+    """Pass over what somebody else removed first."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]
 
 
 def clear_leftovers(runs_dir: Path, run_id: int) -> None:

@@ -32,7 +32,9 @@ def untidy(settings: Settings) -> dict[str, int]:
         write_log(settings, number, "train", 0, "x" * 100)
     (settings.runs_dir / "notes.txt").write_text("mine")
     quiet = time.time() - 3600
-    os.utime(settings.runs_dir / "77", (quiet, quiet))  # 78 may belong to a run that is being recorded
+    left = settings.runs_dir / "77"  # 78 may belong to a run that is being recorded
+    for path in (left, *left.rglob("*")):
+        os.utime(path, (quiet, quiet))
     return ids
 
 

@@ -61,7 +61,8 @@ def present(engine: Engine) -> list[int]:
 
 def age(path: Path) -> None:
     long_ago = time.time() - orphans_module.QUIET_SECONDS - 60
-    os.utime(path, (long_ago, long_ago))
+    for each in (path, *path.rglob("*")):
+        os.utime(each, (long_ago, long_ago))
 
 
 def removed_ids(engine: Engine, settings: Settings, policy: Policy) -> list[int]:
@@ -256,7 +257,7 @@ def test_folder_of_a_run_in_submission_stays(engine: Engine, settings: Settings)
     assert [item.run_id for item in found] == [1]
     with write_session(engine) as session:  # between the look and the removal the number is given out
         assert queue.number_of(queue.insert_run(session, kind="cifar", params={})) == 1
-    assert orphans_module._set_aside(engine, settings, found[0]) is False
+    assert orphans_module._set_aside(engine, found[0], settings.runs_dir / "aside") is False
     assert folder.is_dir()
 
 
