@@ -33,13 +33,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=False,
     )
-    renderer: Processor = (
-        structlog.processors.JSONRenderer(sort_keys=True)
-        if as_json
-        else structlog.processors.LogfmtRenderer(
-            key_order=["timestamp", "level", "action", "event"], bool_as_flag=False
-        )
-    )
+    renderer: Processor = structlog.processors.JSONRenderer(sort_keys=True) if as_json else _text
     handler = logging.StreamHandler(target)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -57,6 +51,20 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
         logger.setLevel(logging.NOTSET)
     for name in ("httpx", "httpcore", "alembic"):  # httpx writes whole addresses, the webhook's among them
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+_LOGFMT: Final = structlog.processors.LogfmtRenderer(
+    key_order=["timestamp", "level", "action", "event"], bool_as_flag=False
+)
+_CONTROLS: Final = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
+def _text(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """Return a line for a terminal, which obeys none of it: a path asked for may hold escape sequences."""
+    return _LOGFMT(logger, method, event).translate(_CONTROLS)
 
 
 class Redaction:

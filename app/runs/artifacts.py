@@ -29,13 +29,16 @@ UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 def artifacts(runs_dir: Path, run_id: int) -> dict[str, Any]:
-    """Return `{items}`: path, bytes, type and time of every artifact, sorted by path."""
+    """Return `{items}`: path, bytes, type and time of every artifact, sorted by path.
+
+    Files whose names are not UTF-8 are left out: no address leads to them.
+    """
     root = RunPaths(runs_dir / str(run_id)).artifacts
     items = []
     for folder, _folders, names in os.walk(root):
         for name in names:
             path = Path(folder) / name
-            if not _inside(path, root) or not path.is_file():
+            if not _is_text(str(path)) or not _inside(path, root) or not path.is_file():
                 continue
             status = path.stat()
             items.append(
@@ -47,6 +50,10 @@ def artifacts(runs_dir: Path, run_id: int) -> dict[str, Any]:
                 }
             )
     return {"items": sorted(items, key=lambda item: str(item["path"]))}
+
+
+def _is_text(name: str) -> bool:
+    return os.fsencode(name).decode(errors="ignore") == name
 
 
 def media_type(path: Path) -> str:

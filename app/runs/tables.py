@@ -35,13 +35,15 @@ GROUP_ROWS: Final = 20_000
 """Rows per row group of Parquet: what is held in memory."""
 PLAIN: Final = frozenset({int, float})
 """Types written as they are; a bool is not among them."""
-FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+QUOTED_ENDS: Final = "\r\n"
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""What a spreadsheet takes for the begin of a formula; some take the full-width signs for the plain ones."""
 
 
 def csv_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield a table as CSV with a line of names; null is empty. What `rows` raises at first comes before any piece."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(_Lines(buffer), lineterminator=QUOTED_ENDS)
     writer.writerow(columns)
     for number, row in enumerate(rows, start=1):
         writer.writerow([value if type(value) in PLAIN else _cell(value) for value in row])
@@ -50,6 +52,21 @@ def csv_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
             buffer.seek(0)
             buffer.truncate()
     yield buffer.getvalue().encode()
+
+
+class _Lines:
+    """Takes rows that end in `QUOTED_ENDS` and ends them with a line feed.
+
+    The writer quotes a cell only for the characters its rows end with: with a line feed alone a carriage return would
+    stand bare, which spreadsheets take for the end of the row, and what follows for a cell of its own.
+    """
+
+    def __init__(self, target: io.StringIO) -> None:
+        self._target = target
+
+    def write(self, line: str) -> None:
+        """Take one row."""
+        self._target.write(f"{line.removesuffix(QUOTED_ENDS)}\n")
 
 
 def _cell(value: Any) -> Any:

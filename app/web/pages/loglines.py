@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.runs.logs import STREAMS, LogFile
+from app.runs.ordering import LARGEST_ID
 from app.web.pages.terminal import LINE_CHARACTERS, shown
 from trainer.contract.paths import RunPaths
 
@@ -92,9 +93,9 @@ class LogCursor:
             packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             inflater = zlib.decompressobj()
             event, offsets = json.loads(inflater.decompress(packed, 1 << 20))
-            checked = {str(key): {str(name): int(at) for name, at in row.items()} for key, row in offsets.items()}
-            return cls(event=int(event), offsets=checked)
-        except (ValueError, TypeError, AttributeError, zlib.error) as error:
+            checked = {str(key): {str(name): _place(at) for name, at in row.items()} for key, row in offsets.items()}
+            return cls(event=_place(event), offsets=checked)
+        except (ValueError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise ValueError(f"not a cursor of this page: {text[:40]!r}") from error
 
     def at(self, log: LogFile) -> int:
@@ -104,6 +105,13 @@ class LogCursor:
     def move(self, log: LogFile, offset: int) -> None:
         """Note that everything before `offset` was shown."""
         self.offsets.setdefault(f"{log.stage}/{log.attempt}", {})[f"{log.rank}{log.stream[3]}"] = offset
+
+
+def _place(value: object) -> int:
+    """Return a number of a cursor. Raises ValueError for what no cursor holds."""
+    if type(value) is not int or not 0 <= value <= LARGEST_ID:
+        raise ValueError(f"{value!r:.40} is no place")
+    return value
 
 
 def log_files(root: Path, stages: Sequence[Mapping[str, Any]], wanted: LogFilter) -> Iterator[LogFile]:

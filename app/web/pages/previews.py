@@ -21,6 +21,8 @@ router = APIRouter(include_in_schema=False)
 TEXT_BYTES: Final = 200_000
 """Of a text file at most so much is shown."""
 PICTURE_BYTES: Final = 10_000_000
+INDENTED_CHARACTERS: Final = 1_000_000
+"""Indenting makes deep JSON a thousand times longer; beyond this it is shown as it is."""
 TABLE_ROWS: Final = 200
 TABLE_COLUMNS: Final = 40
 JSON_TYPE: Final = "application/json"
@@ -64,14 +66,21 @@ def preview_of(path: Path) -> Preview:
 
 
 def _ordered(text: str, cut: str) -> Preview | None:
-    """Return JSON indented; None where it is cut or damaged."""
+    """Return JSON indented; None where it is cut or damaged, or where that would make it far too long."""
     if cut:
         return None
+    pieces, length = [], 0
     try:
-        document = json.loads(text)
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            pieces.append(piece)
+            length += len(piece)
+            if length > INDENTED_CHARACTERS:
+                return None
+        found = "".join(pieces)
+        found.encode()  # lone surrogates, which JSON can hold and no page
     except (ValueError, RecursionError):  # damaged, or nested deeper than any person reads
         return None
-    return Preview(note="JSON, indented for reading.", text=json.dumps(document, indent=2, ensure_ascii=False))
+    return Preview(note="JSON, indented for reading.", text=found)
 
 
 def _table(text: str, cut: str) -> Preview | None:

@@ -81,6 +81,14 @@ def test_text_format_is_one_line(tmp_path: Path, stream: io.StringIO) -> None:
     assert "action=test" in other.getvalue()
 
 
+def test_text_format_obeys_no_terminal(tmp_path: Path, stream: io.StringIO) -> None:
+    other = io.StringIO()
+    configure(Settings(data_dir=tmp_path, log_format="text"), other)
+    structlog.get_logger().info("request", path="/\x1b[2J\x9b2J\x07\u202eüß", action="test")
+    assert r"/\u001b[2J\u009b2J\u0007\u202eüß" in other.getvalue()
+    assert other.getvalue().removesuffix("\n").isprintable()
+
+
 async def show(request: Request) -> Response:
     structlog.get_logger().info("inside", action="inside")
     if request.url.path.endswith("9"):

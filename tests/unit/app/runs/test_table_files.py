@@ -118,6 +118,20 @@ def test_csv_is_safe_and_exact() -> None:
     assert [row["step"] for row in rows] == ["1", "9007199254740992", "", "-3", "0"]
 
 
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "a", "'", "|"])
+def test_no_cell_begins_a_formula(start: str) -> None:
+    text = b"".join(csv_pieces({"text": Type.TEXT}, [(f"{start}1+1",)])).decode()
+    [_, [cell]] = csv.reader(io.StringIO(text, newline=""))
+    assert cell == (f"{start}1+1" if start in "a'|" else f"'{start}1+1")
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n", "\n\r"])
+def test_no_text_ends_its_row(end: str) -> None:
+    row = (f"a{end}=1+1", f"b{end}")
+    text = b"".join(csv_pieces({"one": Type.TEXT, "two": Type.TEXT}, [row, ("c", "d")])).decode()
+    assert text == f'one,two\n"a{end}=1+1","b{end}"\nc,d\n'
+
+
 def refusing(there: bool = False) -> Iterator[tuple[Any, ...]]:
     if not there:
         raise NotFound("no_result", "there is none")
