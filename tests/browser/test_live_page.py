@@ -66,6 +66,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     page.goto(f"{service.base}/runs/{run_id}")
     page.evaluate("window.sameDocument = true")
     expect(page.locator("#run-verdict")).to_contain_text("No verdict yet")
+    expect(page).to_have_title(f"Run {run_id}: running · ddp-audit")
     with write_session(engine) as session:
         rank = session.get(RankRow, (run_id, "distributed", 1, 1))
         assert rank is not None
@@ -88,6 +89,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     with write_session(engine) as session:
         finish(session, run_id)
     expect(page.locator("#run-verdict")).to_contain_text("Verdict: pass")
+    expect(page).to_have_title(f"Run {run_id}: pass · ddp-audit")
     expect(page.locator("#files")).to_contain_text("Checks as JUnit XML")
     page.locator("#files summary", has_text="told.json").click()
     expect(page.locator("#files .file", has_text='"epoch": 7')).to_be_visible()

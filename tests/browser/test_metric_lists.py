@@ -46,6 +46,20 @@ def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine)
     expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
 
 
+def test_single_point_is_drawn_when_it_comes_live(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    expect(tab.page.locator("[data-metrics-none]")).to_be_visible()
+    measure(engine, run_id, 0, [1.5], key="only")
+    figure = tab.page.locator("#metrics figure")
+    expect(figure.locator("canvas")).to_have_count(1)
+    expect(figure).to_contain_text("One point; a line needs two.")
+    tab.page.evaluate(EXPOSE)
+    low, high = visible(figure.locator(".chart"))
+    assert low < high
+    assert coloured(figure.locator(".chart"), 0, low, high) > 5
+
+
 def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engine: Engine) -> None:
     run_id = a_run(engine, "running")
     for number in range(11):

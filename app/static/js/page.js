@@ -1,4 +1,4 @@
-// What every page needs: times in the viewer's zone, copy buttons, and controls that only work with JavaScript.
+// What every page needs: times in the viewer's zone, a title that keeps up, copy buttons, controls that need JavaScript.
 
 const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
@@ -22,6 +22,7 @@ function prepare(root) {
   if (!(root instanceof Element)) return;
   const inside = (selector) => [...(root.matches(selector) ? [root] : []), ...root.querySelectorAll(selector)];
   inside("time[datetime]").forEach(localise);
+  inside("[data-page-title]").forEach((element) => { document.title = element.dataset.pageTitle; });
   inside("[data-needs-js]").forEach((element) => { element.hidden = false; });
 }
 
@@ -80,7 +81,7 @@ new MutationObserver((changes) => {
     if (change.type === "characterData" || change.type === "attributes") prepare(change.target.parentElement);
     if (change.target instanceof HTMLTimeElement) localise(change.target);
   }
-}).observe(document.body, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["datetime"] });
+}).observe(document.body, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["datetime", "data-page-title"] });
 
 setInterval(() => document.querySelectorAll("time[data-ago]").forEach(localise), 1000);
 prepare(document.body);
