@@ -61,7 +61,7 @@ def packed(plain: bytes) -> str:
 )
 def test_forged_place_is_refused(filled: Filled, plain: bytes) -> None:
     service, runs = filled
-    path = f"/runs/{runs['running']}/live"
+    path = f"/runs/{runs['passed']}/live"
     for arguments in ({"params": {"after": packed(plain)}}, {"headers": {"Last-Event-ID": packed(plain)}}):
         answer = service.http.get(path, **arguments)  # type: ignore[arg-type]
         assert answer.status_code == 422
