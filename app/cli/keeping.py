@@ -10,7 +10,7 @@ import typer
 from app.cli.client import local_settings, open_client
 from app.cli.exits import CommandError, Exit, of_status
 from app.cli.output import AsJson, emit, note, say, table
-from app.web.pages.formats import size
+from app.web.pages.formats import many, size
 
 Yes = Annotated[bool, typer.Option("--yes", help="Remove what is listed.")]
 Replace = Annotated[bool, typer.Option("--replace", help="What is there may be replaced.")]
@@ -50,12 +50,12 @@ def usage(
         return
     columns = ("id", "kind", "name", "state", "pinned", "bytes", "files")
     table(columns, [[item[column] for column in columns] for item in document["items"]])
-    say(f"{document['runs']} runs, {document['files']} files, {size(document['bytes'])}")
+    say(f"{many(document['runs'], 'run')}, {many(document['files'], 'file')}, {size(document['bytes'])}")
     for item in document["datasets"]:
         say(f"data set {item['name']}: {size(item['bytes'])}" + ("" if item["acquired"] else ", put there by hand"))
     say(f"database {size(document['database_bytes'])}, other files {size(document['other_bytes'])}")
     for name, free in document["free_bytes"].items():
-        say(f"{name} directory: {size(free)} free, {size(document['min_free_bytes'])} is the least that is asked for")
+        say(f"{name} directory: {size(free)} free; at least {size(document['min_free_bytes'])} should be")
 
 
 def retention(
@@ -78,7 +78,8 @@ def retention(
         return
     columns = ("id", "kind", "name", "state", "finished_at", "bytes", "why")
     table(columns, [[item[column] for column in columns] for item in plan["remove"]])
-    say(f"{len(plan['remove'])} runs, {size(plan['remove_bytes'])}; {plan['kept_runs']} runs stay")
+    goes = f"{many(len(plan['remove']), 'run')}, {size(plan['remove_bytes'])}"
+    say(f"would go: {goes}; {plan['kept_runs']} stay")
     if plan["spared"]:
         say(f"{len(plan['spared'])} of those are pinned or under way: no policy removes them")
     if plan["over_bytes"]:

@@ -6,6 +6,7 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
+from app.web.pages.formats import words
 
 Values = Annotated[list[str] | None, typer.Option(help="May be given several times.")]
 
@@ -68,7 +69,7 @@ def list_runs(
 
 def _row(run: dict[str, Any]) -> list[Any]:
     kind = f"{run['kind']} {run['preset'] or ''}".rstrip()
-    state = f"{run['state']}: {run['reason']}" if run["reason"] not in (None, "completed") else run["state"]
+    state = f"{run['state']}: {words(run['reason'])}" if run["reason"] not in (None, "completed") else run["state"]
     took = None if run["took_seconds"] is None else f"{run['took_seconds']:.1f} s"
     name = f"* {run['name']}".rstrip() if run["pinned"] else run["name"]
     return [run["id"], name, kind, state, run["verdict"], run["created_at"], took]
@@ -85,9 +86,10 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
 
 def say_run(run: dict[str, Any]) -> None:
     """Print a run's document for a person."""
-    reason = f" ({run['reason']})" if run["reason"] else ""
+    reason = f": {words(run['reason'])}" if run["reason"] not in (None, "completed") else ""
     verdict = f", verdict {run['verdict']}" if run["verdict"] else ""
-    say(f"run {run['id']} {run['name']} · {run['kind']} {run['preset'] or ''} · {run['state']}{reason}{verdict}")
+    name = " · ".join(filter(None, [f"run {run['id']}", run["name"]]))
+    say(f"{name} · {run['kind']} {run['preset'] or ''} · {run['state']}{reason}{verdict}")
     marks = [*(["pinned"] if run["pinned"] else []), *(f"tag {tag}" for tag in run["tags"])]
     if marks:
         say(", ".join(marks))

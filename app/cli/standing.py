@@ -7,6 +7,7 @@ import typer
 from app.cli.client import open_client
 from app.cli.exits import Exit
 from app.cli.output import AsJson, emit, say, table
+from app.web.pages.formats import many, size
 
 
 def register(app: typer.Typer) -> None:
@@ -34,14 +35,13 @@ def _say(document: dict[str, Any]) -> None:
     waiting = [[item["position"], item["id"], item["name"], item["kind"], item["why"]] for item in document["queue"]]
     if waiting:
         table(["place", "run", "name", "kind", "waits for"], waiting)
-    say(f"{document['running']} runs under way, {document['waiting']} waiting")
+    say(f"{many(document['running'], 'run')} under way, {document['waiting']} waiting")
     schema = document["schema"]
     if schema is not None:
         say(f"schema {schema['database']}, this program brings {schema['program']}")
     for name, free in document["disk"]["free_bytes"].items():
-        say(
-            f"{name} directory: {free} bytes free, {document['disk']['min_free_bytes']} are the least that is asked for"
-        )
+        least = size(document["disk"]["min_free_bytes"])
+        say(f"{name} directory: {size(free)} free; at least {least} should be")
     for item in document["shortfalls"]:
         say(f"shortfall: {item['detail']}")
     say("ready" if document["ready"] else "not ready")

@@ -32,6 +32,12 @@ CODES: Final[Mapping[int, str]] = {
     503: "unavailable",
 }
 
+BARE: Final[Mapping[int, str]] = {
+    404: "there is nothing at this address; it may be mistyped, or what it showed was removed",
+    405: "this address does not take this method; the header Allow names those it takes",
+}
+"""What to say where the framework only repeats the status."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -145,7 +151,10 @@ def from_http(error: HTTPException) -> Problem:
     if error.status_code == HTTPStatus.BAD_REQUEST and isinstance(error.__cause__, (ValueError, RecursionError)):
         return _unreadable_body()
     code = CODES.get(error.status_code, "error")
-    return Problem(error.status_code, code, str(error.detail), headers=error.headers)
+    detail = str(error.detail)
+    if detail == HTTPStatus(error.status_code).phrase:  # the framework's own refusals say no more than their name
+        detail = BARE.get(error.status_code, detail)
+    return Problem(error.status_code, code, detail, headers=error.headers)
 
 
 def _unreadable_body() -> Problem:

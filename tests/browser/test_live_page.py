@@ -82,7 +82,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     assert "half a l" not in lines(page)
     write_log(service.settings, run_id, "distributed", 0, "ine\n")
     expect(page.locator("#log-lines")).to_contain_text("half a line")
-    expect(page.locator("#files")).to_contain_text("No files offered")
+    expect(page.locator("#files")).to_contain_text("No further files.")
     expect(page.locator("#files")).not_to_contain_text("JUnit")
     save_result(service.settings, run_id, make_result())
     RunPaths(service.settings.runs_dir / str(run_id)).artifacts.joinpath("told.json").write_text('{"epoch": 7}')
@@ -101,6 +101,21 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     assert page.locator("#log-lines img").count() == 0
     page.reload()
     assert sorted(lines(page)) == sorted(["before the page", HOSTILE, "whole line", "half a line"])
+
+
+def test_open_question_outlives_an_update(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = add_run(engine, "queued")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}")
+    page.locator("summary", has_text="Cancel…").click()
+    with write_session(engine) as session:
+        run = session.get_one(Run, run_id)
+        run.state, run.started_at = "starting", now()
+        session.add(run)
+        session.add(RunHistory(run_id=run_id, seq=2, at=now(), origin="queued", target="starting", actor="test"))
+    expect(page.locator("#run-head")).to_contain_text("starting")
+    page.get_by_role("button", name=f"Cancel run {run_id}").click()
+    expect(page.locator("#run-head")).to_contain_text("stopping")
 
 
 def test_page_follows_what_ranks_use(tab: Tab, service: Service, engine: Engine) -> None:

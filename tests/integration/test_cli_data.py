@@ -168,6 +168,9 @@ def test_people_read_tables(ask: Any, ids: dict[str, int]) -> None:
     assert "more: --before" in ask("audit", "--limit", "1").stdout
     status = ask("status")
     assert (status.returncode, status.stdout.splitlines()[-1]) == (1, "not ready")
+    assert "iB free; at least 256.0 MiB should be" in status.stdout
+    assert "  ·" not in ask("show", "1").stdout
+    assert "(completed)" not in ask("show", "1").stdout
     assert ask("status", "--json").document["shortfalls"][0]["code"] == "no_worker"
 
 

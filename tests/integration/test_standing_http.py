@@ -53,7 +53,7 @@ def test_status_names_every_shortfall(tmp_path_factory: pytest.TempPathFactory) 
         assert service.http.get("/readyz").json()["code"] == "no_worker"
         page = service.http.get("/status", headers={"Accept": "text/html"})
         assert page.status_code == 200
-        assert "below the floor" in page.text
+        assert "too little" in page.text
 
 
 def test_usage_tells_what_else_is_there(service: Service) -> None:

@@ -1,11 +1,14 @@
 """How pages write numbers, shares, durations and sizes; pure functions used as template filters."""
 
 import math
+import re
 from datetime import datetime
 from typing import Any, Final
 
 NON_FINITE: Final = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "−∞"}
 NOTHING: Final = "–"
+WORKER: Final = re.compile(r"^[0-9a-f]{32}$")
+"""What a worker signs with: an id nobody reads."""
 
 
 def number(value: Any) -> str:
@@ -99,3 +102,27 @@ def seconds(value: Any) -> str:
 def words(value: Any) -> str:
     """Return an identifier such as `rank_signal` as words."""
     return str(value).replace("_", " ")
+
+
+def sentence(value: Any) -> str:
+    """Return text that is a note elsewhere (`the file is empty`) as a sentence of its own.
+
+    A first word that names something (`world_size: must be ...`) stays as it is written.
+    """
+    text = str(value).strip()
+    if not text:
+        return ""
+    first = text.split(maxsplit=1)[0]
+    begin = text if first.endswith(":") or not first.isalpha() else text[0].upper() + text[1:]
+    return begin if begin[-1] in ".!?:" else f"{begin}."
+
+
+def many(count: int, thing: str) -> str:
+    """Return a number with what it counts: `1 run`, `1,024 runs`."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def who(actor: Any) -> str:
+    """Return who did something; a worker by the beginning of its id, which its log carries."""
+    text = str(actor or NOTHING)
+    return f"worker {text[:8]}" if WORKER.match(text) else text

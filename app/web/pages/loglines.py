@@ -245,7 +245,9 @@ def event_line(event: Mapping[str, Any]) -> LogLine | None:
 def _event_text(kind: str, event: Mapping[str, Any]) -> str:
     match kind:
         case "start":
-            return f"started, pid {event.get('pid')} on {event.get('device')}, {event.get('backend')}"
+            backend = event.get("backend")  # "none" where a stage is one process and talks to nobody
+            over = f", {backend}" if backend != "none" else ""
+            return f"started, pid {event.get('pid')} on {event.get('device')}{over}"
         case "error":
             return f"{event.get('error')}: {event.get('text')}"
         case "checkpoint":

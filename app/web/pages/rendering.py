@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from app.clock import now
 from app.runs.tables import parquet_available
 from app.settings import CHECKOUT
 from app.web.pages import formats
@@ -21,6 +22,11 @@ from app.web.pages.tagtext import text_from_tags
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"
 OPERATOR: Final = "operator"
+FORMATS: Final = (
+    *("number", "percent", "times", "size", "utc", "duration", "seconds"),
+    *("words", "sentence", "many", "who"),
+)
+"""Functions of `formats` that templates use as filters."""
 _PATHS: Final[WeakKeyDictionary[FastAPI, dict[str, str]]] = WeakKeyDictionary()
 """Routes without parameters, found once: a page names a dozen, and looking through all routes takes half a
 millisecond each."""
@@ -36,11 +42,12 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("number", "percent", "times", "size", "utc", "duration", "seconds", "words"):
+    for name in FORMATS:
         made.filters[name] = getattr(formats, name)
     made.filters["tag_text"] = text_from_tags
     made.filters |= {"script_data": script_data, "margin": margin, "summary_tables": summary_tables, "audit": audit}
     made.globals["parquet_available"] = parquet_available
+    made.globals["now"] = now
     return made
 
 

@@ -118,7 +118,7 @@ def apply_policy(request: Request, form: Annotated[PolicyApply, Form()]) -> Resp
         done = apply(state.engine, state.settings, form.policy(), seen=form.plan, actor=rendering.actor(request))
     except Conflict as conflict:
         return _page(request, StorageQuery(**form.model_dump(exclude={"plan"})), problem=conflict.detail)
-    outcome = {"what": "runs", "removed": [f"run {run_id}" for run_id in done["removed"]], **_counted(done)}
+    outcome = {"what": "run", "removed": [f"run {run_id}" for run_id in done["removed"]], **_counted(done)}
     return rendering.page(request, "pages/storage/done.html", nav="storage", **outcome)
 
 
@@ -136,7 +136,7 @@ def apply_orphans(request: Request, plan: Annotated[str, Form(max_length=64)] = 
         return _page(request, StorageQuery(orphans=True), problem=conflict.detail)
     done = listed(state.settings, removed)
     names = [item["path"] for item in done["items"]]
-    outcome = {"what": "orphans", "removed": names, "bytes": done["bytes"], "skipped": []}
+    outcome = {"what": "orphan", "removed": names, "bytes": done["bytes"], "skipped": []}
     return rendering.page(request, "pages/storage/done.html", nav="storage", **outcome)
 
 

@@ -51,3 +51,27 @@ def test_duration_needs_both_ends() -> None:
     assert formats.duration("2026-01-01T00:00:00.000Z", "2026-01-01T00:00:41.300Z") == "41.3 s"
     assert formats.duration("2026-01-01T00:00:00.000Z", None) == "–"
     assert formats.utc("2026-01-01T00:00:00.000Z") == "2026-01-01 00:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        ("the file is empty", "The file is empty."),
+        ("Already one.", "Already one."),
+        ("world_size: must be 2", "world_size: must be 2."),
+        ("ids: needs two", "ids: needs two."),
+        ("", ""),
+    ],
+)
+def test_note_becomes_sentence(note: str, text: str) -> None:
+    assert formats.sentence(note) == text
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [formats.many(count, "run") for count in (0, 1, 1024)] == ["0 runs", "1 run", "1,024 runs"]
+
+
+def test_worker_signs_with_short_name() -> None:
+    assert formats.who("41939122a18244d1be3a2e1ee9cba838") == "worker 41939122"
+    assert formats.who("user") == "user"
+    assert formats.who(None) == "–"
