@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePosixPath
+from stat import S_ISREG
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 MANIFEST: Final = "manifest.json"
 STEP_DIRECTORY: Final = re.compile(r"^step-(\d{4,})$")
@@ -22,6 +23,14 @@ CHUNK: Final = 1 << 20
 
 class ManifestInvalid(ValueError):
     """The directory is no complete checkpoint; the text names the file and what is wrong with it."""
+
+
+def _inside(name: str) -> str:
+    """Return the name of a checkpoint's file. Raises ValueError for one that leads out of its directory."""
+    path = PurePosixPath(name)
+    if not name.isprintable() or path.is_absolute() or not path.parts or ".." in path.parts:
+        raise ValueError(f"{name[:200]!r} is no name of a file inside the checkpoint")
+    return name
 
 
 class Strict(BaseModel):
@@ -69,7 +78,8 @@ class Manifest(Strict):
 
     schema_version: int = 1
     header: Header
-    files: dict[str, FileEntry]
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
+    """By names below the directory: a restored checkpoint must not make anybody read what lies elsewhere."""
     pinned: bool = False
     """Kept whatever the number of newer checkpoints."""
     digest: str = ""
@@ -139,7 +149,12 @@ def read_manifest(directory: Path) -> Manifest:
         raise ManifestInvalid(f"{MANIFEST} is missing: the save never finished") from None
     except OSError as error:
         raise ManifestInvalid(f"{MANIFEST} cannot be read: {error.strerror}") from None
-    except (ValueError, ValidationError) as error:
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ManifestInvalid(
+            f"{MANIFEST} is damaged: {'.'.join(map(str, fault['loc']))[:200]!r}: {fault['msg']}"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise ManifestInvalid(f"{MANIFEST} is damaged: {str(error).splitlines()[0]}") from None
     manifest.check_seal()
     named = step_of(directory)
@@ -155,10 +170,13 @@ def file_digest(path: Path) -> str:
 
 
 def check_file(directory: Path, name: str, entry: FileEntry) -> None:
-    """Raise ManifestInvalid unless the file is there with the size and digest the manifest gives."""
+    """Raise ManifestInvalid unless the file is there with the size and digest the manifest gives; no link is one."""
     path = directory / name
     try:
-        size = path.stat().st_size
+        status = path.lstat()
+        if not S_ISREG(status.st_mode) or not path.resolve().is_relative_to(directory.resolve()):
+            raise ManifestInvalid(f"{name} is no plain file of this checkpoint")
+        size = status.st_size
         if size != entry.bytes:
             raise ManifestInvalid(f"{name} has {size} bytes, the manifest says {entry.bytes}")
         if file_digest(path) != entry.sha256:

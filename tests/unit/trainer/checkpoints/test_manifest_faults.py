@@ -1,5 +1,6 @@
 """Which directories are checkpoints, read without torch."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -128,3 +129,43 @@ def test_removed_while_looked_at(saved: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(manifest, "read_manifest", remove_first)
     assert list_checkpoints(saved) == []
     assert newest_valid(saved) == (None, [])
+
+
+def named(directory: Path, name: str, size: int = 6) -> None:
+    """Make the manifest list one more file, well sealed."""
+    found = read_manifest(directory)
+    digest = hashlib.sha256(b"secret").hexdigest()
+    files = {**found.files, name: manifest.FileEntry(bytes=size, sha256=digest)}
+    made = found.model_copy(update={"files": files}).sealed()
+    (directory / "manifest.json").write_text(made.model_dump_json())
+
+
+@pytest.mark.parametrize("name", ["../../secret", "a/../../../secret", "/dev/zero", "..", ".", "", "a\nb", "\0"])
+def test_manifest_reads_nothing_elsewhere(saved: Path, name: str) -> None:
+    (saved.parent / "secret").write_bytes(b"secret")
+    directory = saved / "step-0004"
+    named(directory, name, 0 if name == "/dev/zero" else 6)
+    problem = inspect(directory).problem
+    assert problem is not None
+    assert "no name of a file inside the checkpoint" in problem
+
+
+def test_listed_link_is_no_file(saved: Path) -> None:
+    directory, outside = saved / "step-0004", saved.parent / "outside"
+    outside.mkdir()
+    for place in (outside / "secret", directory / "plain", directory / "inner" / "secret"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"secret")
+    (directory / "link").symlink_to(outside / "secret")
+    (directory / "linked").symlink_to(outside)
+    intact = (directory / "manifest.json").read_bytes()
+    for name, valid in (("plain", True), ("inner/secret", True), ("link", False), ("linked/secret", False)):
+        (directory / "manifest.json").write_bytes(intact)
+        named(directory, name)
+        assert inspect(directory).problem == (None if valid else f"{name} is no plain file of this checkpoint")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "1", '{"\\ud800": 1}'])
+def test_foreign_manifest_is_damaged(saved: Path, text: str) -> None:
+    (saved / "step-0004" / "manifest.json").write_text(text)
+    assert "damaged" in str(inspect(saved / "step-0004").problem)
