@@ -73,3 +73,21 @@ def test_banner_names_stage_by_its_title(service: Service, running_run: int) -> 
     title = next(stage["title"] for stage in stages if stage["name"] == "distributed")
     assert title != "distributed"
     assert f"{title}. The verdict follows" in text(service, f"/runs/{running_run}")
+
+
+def test_run_is_launched_again_with_changes(service: Service) -> None:
+    params = {"learning_rate": 0.123456789, "share_gpu": True}
+    wanted = {"kind": "token-parity", "preset": "quick", "name": "base", "tags": ["a", "b"], "params": params}
+    first = service.post("/runs", wanted).json()["id"]
+    assert f'href="/launch?like={first}"' not in service.http.get(f"/runs/{first}", headers=HTML).text  # not ended
+    service.post(f"/runs/{first}/cancel")
+    assert f'href="/launch?like={first}"' in service.http.get(f"/runs/{first}", headers=HTML).text
+    form = service.http.get(f"/launch?like={first}", headers=HTML).text
+    filled = {
+        name: value
+        for name, value in re.findall(r'<input[^>]* name="([^"]+)"(?: maxlength="200")? value="([^"]+)"', form)
+        if name.startswith("param.") or name in ("name", "tags")
+    }
+    assert filled == {"name": "base", "tags": "a, b", "param.learning_rate": "0.123456789"}
+    assert '<option value="true" selected>' in form
+    assert service.http.get("/launch?like=99999", headers=HTML).status_code == 404

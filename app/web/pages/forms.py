@@ -83,15 +83,15 @@ def _range(prop: Mapping[str, Any]) -> str:
     return f"({', '.join(words)})" if words else ""
 
 
-def plain(value: Any) -> str:
-    """Return a value as it may be typed into its field."""
+def plain(value: Any, *, exact: bool = False) -> str:
+    """Return a value as it may be typed into its field; `exact` keeps every digit."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
         return json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) and not exact else str(value)
 
 
 def typed(schema: Mapping[str, Any], entered: Mapping[str, str]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
+from app.db import read_session
 from app.runs.catalogue import kind_documents
 from app.runs.errors import Refused
 from app.runs.requests import RunRequest
+from app.runs.store import get_run_document
 from app.web.pages import rendering
-from app.web.pages.forms import form_fields, typed
+from app.web.pages.forms import form_fields, plain, typed
 from app.web.pages.run import see, service
 
 router = APIRouter(include_in_schema=False)
@@ -51,10 +53,24 @@ def show(
     request: Request,
     kind: Annotated[str, Query(max_length=64)] = FIRST_KIND,
     preset: Annotated[str, Query(max_length=64)] = "quick",
+    like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:
-    """Show the form of one kind and preset; values already typed come along in the address."""
-    entered = {name: text for name, text in request.query_params.items() if name not in ("kind", "preset")}
-    return rendering.page(request, "pages/launch/show.html", **_context(_kind(kind), preset, entered, {}))
+    """Show the form of one kind and preset, or filled in as run `like` was; typed values come in the address."""
+    entered = {name: text for name, text in request.query_params.items() if name not in ("kind", "preset", "like")}
+    if like is not None:
+        with read_session(request.app.state.engine) as session:
+            run = get_run_document(session, like)
+        kind, preset, entered = run["kind"], run["preset"] or preset, as_launched(_kind(run["kind"]), run)
+    context = _context(_kind(kind), preset, entered, {})
+    return rendering.page(request, "pages/launch/show.html", like=like, **context)
+
+
+def as_launched(kind: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, str]:
+    """Return what has to be typed into the form of `kind` to launch `run` again, beside its preset."""
+    usual = kind["presets"].get(run["preset"], {})
+    changed = {name: value for name, value in run["params"].items() if name not in usual or usual[name] != value}
+    params = {f"{PARAM}{name}": plain(value, exact=True) for name, value in changed.items()}
+    return {**params, "name": run["name"], "tags": ", ".join(run["tags"])}
 
 
 @router.post("/launch", name="launch")
@@ -90,4 +106,4 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
     else:
         return see(request, "run_page", run_id=run_id)
     context = _context(kind, entered.get("preset", ""), entered, errors)
-    return rendering.page(request, "pages/launch/show.html", 422, **context)
+    return rendering.page(request, "pages/launch/show.html", 422, like=None, **context)
