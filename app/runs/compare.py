@@ -69,8 +69,14 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         values = [column.get(name) for column in columns]
-        rows.append({"name": name, "values": values, "differs": any(value != values[0] for value in values)})
+        rows.append({"name": name, "values": values, "differs": _differ(values, columns)})
     return rows
+
+
+def _differ(values: Sequence[Any], columns: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether values differ between the runs that have any: a run without a result differs in nothing."""
+    there = [value for value, column in zip(values, columns, strict=True) if column]
+    return any(value != there[0] for value in there)
 
 
 def _checks(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -82,7 +88,7 @@ def _checks(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         kept = [
             check and {field: check[field] for field in ("passed", "measured", "limit", "unit")} for check in checks
         ]
-        rows.append({"name": name, "title": title, "values": kept, "differs": any(item != kept[0] for item in kept)})
+        rows.append({"name": name, "title": title, "values": kept, "differs": _differ(kept, columns)})
     return rows
 
 

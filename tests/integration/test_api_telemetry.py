@@ -278,4 +278,7 @@ def test_compare_puts_runs_side_by_side(service: Service, run_id: int, artifacts
     checks = {row["name"]: row for row in document["checks"]}
     assert [check and check["passed"] for check in checks["gradient_parity"]["values"]] == [True, False, None]
     assert checks["gradient_parity"]["differs"]
+    assert not checks["worked_example"]["differs"]  # the run without a result differs in nothing
+    summary = {row["name"]: row["differs"] for row in document["summary"]}
+    assert set(summary.values()) == {True, False}
     assert [entry["id"] for entry in document["metrics"]] == [run_id, other, bare]

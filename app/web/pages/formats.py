@@ -14,7 +14,8 @@ WORKER: Final = re.compile(r"^[0-9a-f]{32}$")
 def number(value: Any) -> str:
     """Return a number for people: whole ones with thousands separators, others with five significant digits.
 
-    The names of non-finite numbers show as themselves, None as a dash, anything else as text.
+    The names of non-finite numbers show as themselves, None as a dash, a list with commas between, anything else as
+    text.
     """
     if value is None:
         return NOTHING
@@ -22,10 +23,11 @@ def number(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return _decimal(value)
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else _decimal(value)
+    if isinstance(value, list):
+        nested = any(isinstance(item, list) for item in value)
+        return ("; " if nested else ", ").join(number(item) for item in value)
     return str(value)
 
 

@@ -25,6 +25,8 @@ from app.web.pages import formats
         (math.nan, "NaN"),
         (math.inf, "∞"),
         ("text", "text"),
+        ([[344, 305], [757, 1818]], "344, 305; 757, 1,818"),
+        ([], ""),
     ],
 )
 def test_number_is_readable(value: Any, text: str) -> None:
