@@ -272,6 +272,7 @@ def lost_file(bench: Bench) -> dict[str, Any]:
         (path / "rank1.pt").unlink()
     bench.group.barrier("file removed")
     restored = store.load_newest(state)
+    bench.group.barrier("both restored")
     if bench.rank == 0:
         shutil.rmtree(store.root / "step-0001")
     bench.group.barrier("nothing left")
