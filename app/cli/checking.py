@@ -86,7 +86,7 @@ def check_checkpoints(
     run_id: Annotated[int | None, typer.Argument(help="One run; default: all.", metavar="[ID]")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Read every byte of the checkpoints and compare all digests."""
+    """Read every byte of checkpoints and compare all digests."""
     client = open_client()
     numbers = _runs(client) if run_id is None else [run_id]
     items = [

@@ -206,7 +206,7 @@ def audit(
     limit: Annotated[int, typer.Option(help="Most entries, 1 to 1000.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show who launched, cancelled, deleted or changed what, newest first; a service tells it to its operator only."""
+    """Show who launched, changed, cancelled or deleted what, newest first; a service tells it to its operator only."""
     given = {"run": run, "actor": actor, "action": action, "before": before, "limit": limit}
     document = open_client().get("/audit", **given)
     if as_json:

@@ -12,7 +12,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.files import Output, Write, hand_over
 from app.cli.output import AsJson, say
 
-Values = Annotated[list[str] | None, typer.Option(help="Of a list; may be given several times.")]
+Values = Annotated[list[str] | None, typer.Option(help="Of a list, as `list` takes it; may be given several times.")]
 OF_A_RUN: Final = ("metrics", "checks", "resources")
 OF_A_LIST: Final = ("runs", "checks")
 
@@ -49,7 +49,7 @@ def export(
     sort: Annotated[str | None, typer.Option(help="Of a list, as `list` takes it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give one run with all it left, or every run that `list` would show with these filters, as a file.
+    """Export one run, or every run that `list` would show, as CSV, JSON or Parquet.
 
     With --json and without -o a JSON export is the one document itself.
     """

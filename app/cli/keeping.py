@@ -128,7 +128,7 @@ def restore(
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a backup as a whole, then put it into an empty data directory and bring it to the newest schema."""
+    """Put a backup into an empty data directory, once it is whole, and bring it to the newest schema."""
     from app.keeping.restore import restore as put_back
 
     _report(lambda: put_back(local_settings(data_dir=data_dir), file, replace=replace), as_json=as_json)

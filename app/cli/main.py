@@ -24,10 +24,12 @@ from app.cli import (
 )
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
+from app.cli.helping import Group
 from app.cli.output import emit, note, say
 
 app: Final = typer.Typer(
     name="ddp-audit",
+    cls=Group,
     help="Launch multi-rank training jobs and get a numeric verdict on what distribution changed.",
     no_args_is_help=True,
     add_completion=False,

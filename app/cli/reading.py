@@ -6,9 +6,14 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
+from app.runs.states import State
 from app.web.pages.formats import words
 
-Values = Annotated[list[str] | None, typer.Option(help="May be given several times.")]
+SEVERAL = "; may be given several times."
+States = Annotated[list[str] | None, typer.Option(help=", ".join(State) + SEVERAL)]
+Kinds = Annotated[list[str] | None, typer.Option(help="A kind of `ddp-audit kinds`" + SEVERAL)]
+Verdicts = Annotated[list[str] | None, typer.Option(help="pass, fail, inconclusive" + SEVERAL)]
+Tags = Annotated[list[str] | None, typer.Option(help="A tag the run must have" + SEVERAL)]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,10 +45,10 @@ def kinds(as_json: AsJson = False) -> None:
 
 def list_runs(
     *,
-    state: Values = None,
-    kind: Values = None,
-    verdict: Values = None,
-    tag: Values = None,
+    state: States = None,
+    kind: Kinds = None,
+    verdict: Verdicts = None,
+    tag: Tags = None,
     pinned: Annotated[
         bool | None, typer.Option("--pinned/--not-pinned", help="Only those pinned, or only the others.")
     ] = None,

@@ -14,6 +14,7 @@ from app.runs.states import FINAL
 
 POLL_SECONDS: Final = 0.3
 EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}
+PARAM_HELP: Final = "One of the parameters `ddp-audit kinds` lists, such as seed=7; may be given several times."
 Watch = Callable[[dict[str, Any]], None]
 
 
@@ -26,9 +27,9 @@ def run(
     kind: Annotated[str, typer.Argument(help="See `ddp-audit kinds`.", metavar="KIND")],
     *,
     preset: Annotated[str | None, typer.Option(help="Named parameters; none means quick.")] = None,
-    param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value")] = None,
+    param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value", help=PARAM_HELP)] = None,
     name: Annotated[str, typer.Option(help="What to call the run.")] = "",
-    tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag to find it by; may be given several times.")] = None,
     launch: Annotated[
         list[str] | None, typer.Option("--launch", metavar="key=value", help="For the executor, such as nodes=2.")
     ] = None,

@@ -23,7 +23,7 @@ def junit(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None
 
 
 def page(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
-    """Give the result of an ended run as one HTML file that needs nothing else."""
+    """Give the result of an ended run as one HTML file, which needs nothing else."""
     _hand_over(f"/runs/{run_id}/page", output, {"run_id": run_id}, as_json=as_json)
 
 

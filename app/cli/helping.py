@@ -1,0 +1,63 @@
+"""How `--help` reads: commands by what they are for, whole sentences at 80 columns, and no names of Python types."""
+
+from functools import partial
+from typing import Any, Final
+
+from typer import _click
+from typer.core import TyperGroup
+
+SECTIONS: Final = {
+    "Run": ("run", "retry", "cancel", "kinds", "predict"),
+    "Look": ("list", "show", "result", "logs", "metrics", "resources", "events", "artifacts", "compare", "trends"),
+    "Label and remove": ("edit", "delete"),
+    "Hand on": ("export", "junit", "page", "badge", "figures"),
+    "Verify": ("check-environment", "check-checkpoints", "verify"),
+    "Keep": ("usage", "retention", "orphans", "clean", "backup", "restore", "acquire"),
+    "Serve": ("serve", "worker", "status", "migrate", "audit", "deliveries", "redeliver"),
+}
+"""Every command once, in the order in which the help shows them."""
+SPOKEN: Final = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "int range": "NUMBER", "float range": "NUMBER"}
+
+
+class Group(TyperGroup):
+    """The commands with a help made for reading."""
+
+    def get_command(self, ctx: _click.Context, cmd_name: str) -> Any:
+        """Return a command whose help names what to write, not the type it is read as."""
+        command = super().get_command(ctx, cmd_name)
+        params: list[Any] = [] if command is None else list(command.params)
+        for param in params:
+            # The library has no option for this; a value on the object comes before the method of its class.
+            vars(param)["display_type"] = partial(spoken, param, param.display_type)
+        return command
+
+    def format_commands(self, ctx: _click.Context, formatter: _click.HelpFormatter) -> None:
+        """Write the commands section by section."""
+        widest = max(len(name) for name in self.list_commands(ctx))
+        limit = formatter.width - 4 - widest
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), self._told(ctx, name, limit)) for name in names])
+
+    def _told(self, ctx: _click.Context, name: str, limit: int) -> str:
+        command = self.get_command(ctx, name)
+        return brief(command.help or "", limit) if command is not None else ""
+
+
+def spoken(param: Any, original: Any, ctx: _click.Context) -> str:
+    """Return what stands for a value in the help: `TEXT`, `a|b`, or nothing where a name says it already."""
+    if param.metavar is not None:
+        return ""
+    word = str(original(ctx)).removeprefix("<").removesuffix(">").removeprefix("list[").removesuffix("]")
+    return SPOKEN.get(word, word if "|" in word else word.upper())
+
+
+def brief(text: str, limit: int) -> str:
+    """Return as much of a command's first sentence as fits into `limit` characters and still makes sense alone."""
+    words = " ".join(text.split("\n\n", 1)[0].split())
+    for end in (". ", "; ", ": "):
+        words = words.split(end, 1)[0]
+    words = words.removesuffix(".")
+    while len(words) > limit and "," in words:
+        words = words.rpartition(",")[0]
+    return words
