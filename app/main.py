@@ -36,13 +36,14 @@ DESCRIPTION: Final = "Runs multi-rank training jobs and gives a numeric verdict 
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application for a database that is at the newest schema. Starts nothing before its first request."""
-    app = FastAPI(
+    app = docs.Described(
         title="ddp-audit",
         version=health.product_version(),
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
+        openapi_tags=[dict(tag) for tag in docs.TAGS],
     )
     from app.web.pages.errors import render_problem
     from app.web.pages.routes import router as pages

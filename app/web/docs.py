@@ -1,11 +1,27 @@
 """`/docs`: the API's documentation from our own files, so that it works offline and without inline script."""
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse
 
 router = APIRouter(include_in_schema=False)
+
+TAGS: Final[list[Mapping[str, Any]]] = [
+    {"name": "runs", "description": "Record runs, look at them, change what they are called, end and remove them."},
+    {"name": "telemetry", "description": "What the ranks of a run told, measured, used and printed."},
+    {"name": "files", "description": "What a run left: result, artifacts, checkpoints."},
+    {"name": "exports", "description": "A run or a whole list as CSV, JSON or Parquet."},
+    {"name": "catalogue", "description": "What can be run, and runs side by side."},
+    {"name": "sharing", "description": "JUnit, badge, trends, a page to send, the webhook."},
+    {"name": "classification", "description": "Pictures classified by the model of a cifar run."},
+    {"name": "keeping", "description": "What takes space, and what may go."},
+    {"name": "audit", "description": "Who did what."},
+    {"name": "health", "description": "Whether the service can do its work."},
+]
+"""Groups of the API in the order in which the documentation shows them."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -35,3 +51,23 @@ async def docs(request: Request) -> HTMLResponse:
     """Show the API's documentation."""
     prefix = escape(str(request.scope.get("root_path") or ""), quote=True)
     return HTMLResponse(PAGE.format(prefix=prefix))
+
+
+class Described(FastAPI):
+    """An application whose description heads every operation with what it does, not with a function's name."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            for path in super().openapi()["paths"].values():
+                for operation in path.values():
+                    operation["summary"] = first_clause(operation["description"])
+        return super().openapi()
+
+
+def first_clause(text: str) -> str:
+    """Return the beginning of a description that can stand alone."""
+    clause = " ".join(text.split("\n\n", 1)[0].split())
+    for end in (". ", "; ", ": "):
+        clause = clause.split(end, 1)[0]
+    return clause.removesuffix(".")
