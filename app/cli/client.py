@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from app.cli.exits import CommandError, Exit, of_status
 from app.cli.output import log_to_stderr
 from app.settings import ClientSettings, Settings
+from trainer.contract.wording import fault
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -197,9 +198,9 @@ def told_settings() -> Iterator[None]:
 def _settings_text(error: ValidationError) -> str:
     """Return which settings are wrong and why."""
     parts = []
-    for item in error.errors(include_url=False, include_input=False):
+    for item in error.errors(include_url=False):
         name = "_".join(str(part) for part in item["loc"]).upper()
-        text = str(item["msg"]).removeprefix("Value error, ")
+        text = fault(item, tell_value=False)
         parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
     return "; ".join(parts)
 

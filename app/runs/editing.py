@@ -15,6 +15,7 @@ from app.runs.errors import FieldError, Refused, refused
 from app.runs.models import AuditEntry, Run, RunTag
 from app.runs.requests import MAX_TAGS, Name, Tags
 from app.runs.store import get_run, tags_of
+from trainer.contract.wording import fault
 
 NOTES_LENGTH: Final = 20_000
 
@@ -62,7 +63,7 @@ def read_changes(values: Mapping[str, Any]) -> Changes:
         errors = [
             FieldError(
                 field=str(item["loc"][0]) if item["loc"] else "tags",
-                message=str(item["msg"]).removeprefix("Value error, "),
+                message=fault(item),
             )
             for item in error.errors()
         ]

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from app.runs.errors import ServiceError
+from trainer.contract.wording import fault
 
 MEDIA_TYPE: Final = "application/problem+json"
 BASE: Final = "/api/v1"
@@ -141,9 +142,7 @@ def _sentence(item: Mapping[str, Any]) -> str:
         return f"not valid JSON: {item.get('ctx', {}).get('error', item['msg'])} (at character {place})"
     if item["type"] == "model_attributes_type":
         return "must be a JSON object, sent as application/json"
-    if item["type"] == "missing":
-        return "is missing"
-    return str(item["msg"]).removeprefix("Value error, ")
+    return fault(item)
 
 
 def from_http(error: HTTPException) -> Problem:

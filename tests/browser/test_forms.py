@@ -21,7 +21,7 @@ def test_refused_launch_keeps_what_was_typed(tab: Tab, service: Service) -> None
     page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_role("alert")).to_contain_text("2 fields need another value")
     field = page.locator(".field", has=page.locator("#in-updates"))
-    expect(field.locator(".error")).to_contain_text("greater than or equal to 1")
+    expect(field.locator(".error")).to_contain_text("at least 1")
     expect(page.locator("#in-seed")).to_have_value("many")
     expect(page.locator("#in-name")).to_have_value(HOSTILE)
     expect(page.locator("#in-updates")).to_have_attribute("aria-invalid", "true")

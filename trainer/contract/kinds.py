@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 import trainer.kinds
 from trainer.contract.params import CommonParams, FieldProblem, ParamsRefused, PreflightContext
+from trainer.contract.wording import fault
 
 DEFAULT_PRESET = "quick"
 ENTRY_POINTS = "ddp_audit.kinds"
@@ -101,11 +103,11 @@ def resolve_params(kind: KindSpec, preset: str | None, given: Mapping[str, Any])
 
 def _problem(kind: KindSpec, item: Any) -> FieldProblem:
     field_name = ".".join(str(part) for part in item["loc"]) or "params"
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = fault(item)
     if item["type"] == "extra_forbidden":
-        message = f"unknown parameter; {kind.name} knows {', '.join(kind.params.model_fields)}"
+        known = list(kind.params.model_fields)
+        meant = "".join(f"; did you mean {name}?" for name in get_close_matches(field_name, known, 1))
+        message = f"unknown parameter{meant or ';'} {kind.name} knows {', '.join(known)}"
     elif "field" in item.get("ctx", {}):  # raised by `params` with a field of its own choice
         field_name = str(item["ctx"]["field"])
-    elif item["type"] != "value_error":
-        message = f"{message} (given: {item.get('input')!r})"
     return FieldProblem(field=field_name, message=message)

@@ -16,6 +16,7 @@ from app.runs.store import get_run_document
 from app.web.pages import rendering
 from app.web.pages.forms import form_fields, plain, typed
 from app.web.pages.run import see, service
+from trainer.contract.wording import fault
 
 router = APIRouter(include_in_schema=False)
 FIRST_KIND: Final = "token-parity"
@@ -100,7 +101,7 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
         )
         run_id = await to_thread.run_sync(lambda: service(request).submit(wanted, actor=rendering.actor(request)))
     except ValidationError as error:
-        errors = {str(item["loc"][0]): str(item["msg"]).removeprefix("Value error, ") for item in error.errors()}
+        errors = {str(item["loc"][0]): fault(item) for item in error.errors()}
     except Refused as refusal:
         errors = {item.field: item.message for item in refusal.errors} or {"": refusal.detail}
     else:

@@ -38,12 +38,12 @@ def test_kills_are_planned_outside() -> None:
 @pytest.mark.parametrize(
     ("given", "field", "text"),
     [
-        ({"stop_step": 0}, "stop_step", "greater than or equal to 1"),
+        ({"stop_step": 0}, "stop_step", "at least 1"),
         ({"stop_step": 20}, "stop_step", r"20 is outside 1\.\.19"),
         ({"stop_step": 21}, "stop_step", r"21 is outside 1\.\.19"),
-        ({"updates": 1}, "updates", "greater than or equal to 2"),
+        ({"updates": 1}, "updates", "at least 2"),
         ({"accumulation": 3, "batch_size_per_rank": 200}, "batch_size_per_rank", "3 x 200 = 600.*at most 170 work"),
-        ({"kills": -1}, "kills", "greater than or equal to 0"),
+        ({"kills": -1}, "kills", "at least 0"),
         ({"kils": 1}, "kils", "unknown parameter"),
         ({"variant": "no"}, "variant", "default_buckets"),
     ],

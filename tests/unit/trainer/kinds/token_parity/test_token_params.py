@@ -25,10 +25,10 @@ def test_training_needs_more_than_one_update() -> None:
 @pytest.mark.parametrize(
     ("given", "field", "told"),
     [
-        ({"world_size": 1}, "world_size", "greater than or equal to 2"),
-        ({"updates": 0}, "updates", "greater than or equal to 1"),
-        ({"updates": "ten"}, "updates", "valid integer"),
-        ({"atol": -1e-9}, "atol", "greater than or equal to 0"),
+        ({"world_size": 1}, "world_size", "at least 2"),
+        ({"updates": 0}, "updates", "at least 1"),
+        ({"updates": "ten"}, "updates", "whole number"),
+        ({"atol": -1e-9}, "atol", "at least 0"),
         ({"learning_rate": float("nan")}, "learning_rate", "finite"),
         ({"variant": "magic"}, "variant", "mean_of_means"),
         ({"device": "tpu"}, "device", "'auto', 'cuda' or 'cpu'"),

@@ -1,0 +1,49 @@
+"""Faults of values that pydantic found, in this product's words: what a value must be, and what it was."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+OWN: Final = "Value error, "
+"""Before the texts of our own validators, which stay as they are."""
+NEEDS: Final = {
+    "int": "be a whole number",
+    "float": "be a number",
+    "finite": "be a finite number",
+    "string": "be text",
+    "bool": "be true or false",
+    "list": "be a list",
+    "dict": "be an object of names and values",
+    "model": "be an object of names and values",
+}
+"""Beginning of the type of a fault -> what the value must be, whatever exactly was wrong with it."""
+LIMITS: Final = {
+    "greater_than_equal": ("ge", "be at least"),
+    "less_than_equal": ("le", "be at most"),
+    "greater_than": ("gt", "be above"),
+    "less_than": ("lt", "be below"),
+}
+LONGEST: Final = 60
+"""Characters of a refused value that are repeated."""
+
+
+def fault(item: Mapping[str, Any], *, tell_value: bool = True) -> str:
+    """Return what is wrong in one of `ValidationError.errors()`; `tell_value=False` for what may be secret."""
+    kind, context = str(item["type"]), item.get("ctx", {})
+    about = kind.split("_", maxsplit=1)[0]
+    if kind in ("missing", "extra_forbidden"):
+        return "is missing" if kind == "missing" else "is unknown"
+    if kind in LIMITS:
+        limit, words = LIMITS[kind]
+        need = f"{words} {context[limit]}"
+    elif kind in ("enum", "literal_error"):
+        need = f"be {context['expected']}"
+    elif about in NEEDS and kind.endswith(("_type", "_parsing", "_from_float", "finite_number")):
+        need = NEEDS[about]
+    else:
+        words = str(item["msg"])
+        need = words.partition(" should ")[2]
+        if words.startswith(OWN) or not need:
+            return words.removeprefix(OWN)
+    value = item.get("input")
+    told = tell_value and (value is None or isinstance(value, str | int | float)) and len(repr(value)) <= LONGEST
+    return f"must {need}" + (f", given {value!r}" if told else "")
