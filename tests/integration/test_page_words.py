@@ -91,3 +91,8 @@ def test_run_is_launched_again_with_changes(service: Service) -> None:
     assert filled == {"name": "base", "tags": "a, b", "param.learning_rate": "0.123456789"}
     assert '<option value="true" selected>' in form
     assert service.http.get("/launch?like=99999", headers=HTML).status_code == 404
+
+
+def test_empty_policy_is_asked_for_a_limit(service: Service) -> None:
+    assert "give at least one limit" in text(service, "/storage?days=&newest=&most=&kind=")
+    assert "give at least one limit" not in text(service, "/storage?page=1")

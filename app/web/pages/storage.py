@@ -175,7 +175,8 @@ FIELDS: Final = {"max_age_days": "days", "max_runs": "newest", "max_bytes": "mos
 def _plan(request: Request, query: StorageQuery) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Return what the policy would do, None for no policy, and what is wrong with its fields."""
     if query.empty:
-        return None, {"days": "give at least one limit"} if query.kind else {}
+        asked = query.kind or "days" in request.query_params  # the form was sent, its fields left empty
+        return None, {"days": "give at least one limit"} if asked else {}
     try:
         found = plan(request.app.state.engine, request.app.state.settings, query.policy())
     except Refused as refusal:
