@@ -61,7 +61,8 @@ class Described(FastAPI):
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
-                    operation["summary"] = first_clause(operation["description"])
+                    if "description" in operation:
+                        operation["summary"] = first_clause(operation["description"])
         return super().openapi()
 
 
@@ -70,4 +71,4 @@ def first_clause(text: str) -> str:
     clause = " ".join(text.split("\n\n", 1)[0].split())
     for end in (". ", "; ", ": "):
         clause = clause.split(end, 1)[0]
-    return clause.removesuffix(".")
+    return clause.removesuffix(".").replace("`", "")

@@ -83,8 +83,8 @@ def test_policy_removes_what_it_showed(store: Store, tab: Tab) -> None:
     expect(page.locator("#plan")).to_contain_text("has not ended: queued")
     assert store.folder(old).is_dir(), "a plan removes nothing"
     assert not page.get_by_role("button", name="Remove exactly these").is_visible()
-    confirm(page, "Remove these 1 runs")
-    expect(page.locator("h1")).to_contain_text("1 runs removed")
+    confirm(page, "Remove 1 run…")
+    expect(page.locator("h1")).to_contain_text("1 run removed")
     assert not store.folder(old).exists()
     listed = {item["id"] for item in httpx.get(f"{store.base}/api/v1/runs").json()["items"]}
     assert listed == {pinned, young, waiting}
@@ -95,12 +95,12 @@ def test_changed_plan_removes_nothing(store: Store, tab: Tab) -> None:
     page = tab.page
     plan(page, store.base, newest="0")
     second = store.end()
-    confirm(page, "Remove these 1 runs")
+    confirm(page, "Remove 1 run…")
     expect(page.get_by_role("alert")).to_contain_text("Nothing was removed")
     expect(page.get_by_role("alert")).to_contain_text("would now remove 2 runs")
     assert store.folder(first).is_dir()
     expect(page.locator("#plan tbody tr")).to_have_count(2)
-    confirm(page, "Remove these 2 runs")
+    confirm(page, "Remove 2 runs…")
     expect(page.locator("h1")).to_contain_text("2 runs removed")
     assert not store.folder(first).exists()
     assert not store.folder(second).exists()
