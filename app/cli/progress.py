@@ -1,11 +1,15 @@
 """Progress of a run on standard error: a bar per stage on a terminal, a line per change elsewhere."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from app.cli.output import note, shown
+
+STAYED: Final = 6
+"""Documents in a row, a third of a second apart, after which a reason to wait is worth telling."""
 
 
 @contextmanager
@@ -22,16 +26,33 @@ def progress() -> Iterator[Callable[[dict[str, Any]], None]]:
         yield Bars(bars).update
 
 
+class Waits:
+    """Finds a reason to wait that stayed: one that is gone a moment later, as before a worker reports, is not told."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def told(self, run: dict[str, Any]) -> str:
+        """Return why the run waits, once for every reason; else nothing."""
+        if not run["queue"]:
+            return ""
+        why = run["queue"]["why"]
+        self._seen[why] += 1
+        return f"run {run['id']} waits: {why}" if self._seen[why] == STAYED else ""
+
+
 class Lines:
-    """Says every change of the run's or a stage's state once."""
+    """Says every change of the run's or a stage's state once, and what it waits for."""
 
     def __init__(self) -> None:
         self._said: set[tuple[Any, ...]] = set()
+        self._waits = Waits()
 
     def update(self, run: dict[str, Any]) -> None:
         """Take note of a document."""
-        waits = f": {run['queue']['why']}" if run["queue"] else ""
-        self._say(("run", run["state"]), f"run {run['id']} {run['state']}{waits}")
+        self._say(("run", run["state"]), f"run {run['id']} {run['state']}")
+        if waits := self._waits.told(run):
+            note(waits)
         for stage in run["stages"]:
             if stage["attempt"]:
                 attempt = "" if stage["attempt"] == 1 else f" (attempt {stage['attempt']})"
@@ -49,10 +70,13 @@ class Bars:
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars
+        self._waits = Waits()
         self._tasks: dict[tuple[str, int], Any] = {}
 
     def update(self, run: dict[str, Any]) -> None:
         """Take note of a document."""
+        if waits := self._waits.told(run):
+            self._bars.console.print(shown(waits), markup=False, highlight=False)
         for stage in run["stages"]:
             key = (stage["name"], stage["attempt"])
             if not stage["attempt"]:

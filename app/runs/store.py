@@ -11,8 +11,10 @@ from app.runs import serialise
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
 from app.runs.ordering import LARGEST_ID, Order, beyond, restriction, sorted_by, write_cursor
+from app.runs.queue import live_workers
 from app.runs.states import State
 
+NO_WORKER: Final = "no worker is running: `ddp-audit worker` starts one"
 PAGE_LIMIT: Final = 200
 
 
@@ -155,5 +157,7 @@ def queue_of(session: Session, run: Run) -> dict[str, Any] | None:
     earlier = select(func.count()).where(
         Run.state == State.QUEUED, col(Run.deleting).is_(False), col(Run.id) < (run.id or 0)
     )
-    why = run.waiting_for or "a worker takes it within a second; none is running if this stays"
+    why = run.waiting_for or "a worker takes it within a second"
+    if not live_workers(session):  # what a worker wrote before it left is no reason to wait on
+        why = "; ".join(filter(None, [run.waiting_for, NO_WORKER]))
     return {"position": session.exec(earlier).one() + 1, "why": why}

@@ -33,7 +33,8 @@ def test_status_tells_workers_and_queue(service: Service) -> None:
     found = service.get("/status").json()
     assert (found["ready"], [item["code"] for item in found["shortfalls"]]) == (False, ["no_worker"])
     assert [(item["id"], item["position"]) for item in found["queue"]] == [(first, 1), (second, 2)]
-    assert found["queue"][1]["why"] == "1 CPU run is going on"
+    absent = "no worker is running: `ddp-audit worker` starts one"
+    assert [item["why"] for item in found["queue"]] == [absent, f"1 CPU run is going on; {absent}"]
     assert (found["waiting"], found["running"]) == (2, 0)
     assert found["schema"]["database"] == found["schema"]["program"]
     add_worker(service.engine, silent_seconds=100)
@@ -42,6 +43,7 @@ def test_status_tells_workers_and_queue(service: Service) -> None:
     found = service.get("/status").json()
     assert found["ready"] is True
     assert [worker["fresh"] for worker in found["workers"]] == [True, False]
+    assert [item["why"] for item in found["queue"]] == ["a worker takes it within a second", "1 CPU run is going on"]
     assert 99 < found["workers"][1]["heartbeat_seconds"] < 130
 
 

@@ -111,7 +111,7 @@ def sentence(value: Any) -> str:
 
     A first word that names something (`world_size: must be ...`) stays as it is written.
     """
-    text = str(value).strip()
+    text = str(value).strip().replace("`", "")
     if not text:
         return ""
     first = text.split(maxsplit=1)[0]
