@@ -11,6 +11,7 @@ from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit, of_run
 from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
 from app.runs.states import FINAL
+from app.web.pages.formats import words
 
 POLL_SECONDS: Final = 0.3
 EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}
@@ -128,7 +129,7 @@ def _until_final(client: Client, run_id: int, watch: Watch, check: Callable[[], 
 def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
     """Print how a run ended: its checks and verdict, or what went wrong."""
     if result is None:
-        say(f"run {run['id']} ended {run['state']} ({run['reason']})")
+        say(f"run {run['id']} ended {run['state']} ({words(run['reason'] or 'no reason recorded')})")
         if run["diagnosis"]:
             say(run["diagnosis"])
         return

@@ -46,7 +46,7 @@ def gradient_parity(evidence: Evidence) -> Check:
     found = evidence.audited
     detail = _spread(found, evidence)
     if found.violations:
-        detail += " " + explain_failure(evidence)
+        detail += "\n" + explain_failure(evidence)
     return Check(
         name="gradient_parity",
         title="Every rank's gradient equals the single-process gradient",

@@ -8,7 +8,7 @@ from trainer.kinds.token_parity.handover import AUDITED
 
 
 def explain_failure(evidence: Evidence) -> str:
-    """Return the ordered list of suspects with the evidence for or against each."""
+    """Return the ordered list of suspects with the evidence for or against each, a line for every one."""
     points = [
         f"global count: {_counts(evidence)}",
         f"sum or mean: {_direction(evidence)}",
@@ -17,7 +17,7 @@ def explain_failure(evidence: Evidence) -> str:
         f"initial state: {_initial_state(evidence)}",
         f"data: {_data(evidence)}",
     ]
-    return "Look in this order. " + " ".join(f"({place}) {point}." for place, point in enumerate(points, start=1))
+    return "\n".join(["Look in this order:", *(f"({place}) {point}." for place, point in enumerate(points, start=1))])
 
 
 def _counts(evidence: Evidence) -> str:

@@ -70,6 +70,8 @@ def test_one_rank_outside_fails_in_order() -> None:
     assert check.passed is False
     suspects = ["global count", "sum or mean", "`no_sync`", "extra divisions", "initial state", "(6) data"]
     places = [check.detail.index(name) for name in suspects]
+    lines = check.detail.splitlines()
+    assert [line[:3] for line in lines[2:]] == [f"({place})" for place in range(1, len(lines) - 1)]
     assert places == sorted(places)
 
 
