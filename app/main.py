@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
@@ -99,6 +100,7 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = login.Guesses()
     app.state.stopping = False
+    app.state.few = BoundedSemaphore(2)
     app.state.chooser = Chooser(app.state.engine, settings.runs_dir)
     app.state.classifier = Classifier(max_pixels=settings.max_image_pixels, max_bytes=settings.max_upload_bytes)
 

@@ -30,9 +30,12 @@ ASIDE: Final = ".orphan-"
 PART: Final = ".part"
 """End of a name that is not a thing's own yet, or not any more."""
 
-What = Literal["folder_without_run", "run_without_folder", "stray_file", "set_aside"]
+What = Literal["folder_without_run", "folder_elsewhere", "run_without_folder", "stray_file", "set_aside"]
+LEFT_ALONE: Final = frozenset({"folder_elsewhere", "run_without_folder"})
 WHY: Final[Mapping[What, str]] = {
     "folder_without_run": "a run's folder, and no run has that number",
+    "folder_elsewhere": "named like a run's folder, and no run here has that number; the runs directory lies outside "
+    "the data directory and may serve another database too, so remove it by hand",
     "run_without_folder": "the run has ended and its folder is gone; delete the run itself if it is of no use",
     "stray_file": "written aside by a process that ended before it gave the file its name",
     "set_aside": "set aside to be removed, by a deletion or a restore that was interrupted or asked to keep it",
@@ -52,8 +55,8 @@ class Orphan:
 
     @property
     def removable(self) -> bool:
-        """Whether `remove` takes it away: a run's row is the user's to delete."""
-        return self.what != "run_without_folder"
+        """Whether `remove` takes it away: a run's row is the user's to delete, and so is what may be another's."""
+        return self.what not in LEFT_ALONE
 
     @property
     def why(self) -> str:
@@ -80,6 +83,8 @@ def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
     with read_session(engine) as session:
         rows = session.execute(select(col(Run.id), col(Run.state), col(Run.started_at))).all()
     known = {run_id for run_id, _state, _started in rows}
+    own = settings.runs_dir.resolve().is_relative_to(settings.data_dir.resolve())
+    folder_without_run: What = "folder_without_run" if own else "folder_elsewhere"
     found: list[Orphan] = []
     for entry in _entries(settings.runs_dir):
         if not _quiet(entry):
@@ -87,7 +92,7 @@ def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
         if entry.name.startswith((ASIDE, ".replaced-", ".restore-")):
             found.append(Orphan(what="set_aside", path=entry, bytes=_bytes(entry)))
         elif _is_number(entry.name) and int(entry.name) not in known:
-            found.append(Orphan(what="folder_without_run", path=entry, bytes=_bytes(entry), run_id=int(entry.name)))
+            found.append(Orphan(what=folder_without_run, path=entry, bytes=_bytes(entry), run_id=int(entry.name)))
     for run_id, state, started_at in rows:
         folder = settings.runs_dir / str(run_id)
         if started_at is not None and state in FINAL and not folder.exists():

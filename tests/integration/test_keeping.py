@@ -249,6 +249,16 @@ def test_only_orphans_are_removed(engine: Engine, settings: Settings) -> None:
     assert find_orphans(engine, settings) == []
 
 
+def test_runs_elsewhere_may_be_anothers(engine: Engine, settings: Settings, tmp_path: Path) -> None:
+    outside = settings.model_copy(update={"runs_dir": tmp_path / "shared"})
+    stranger = outside.runs_dir / "77"
+    stranger.mkdir(parents=True)
+    age(stranger)
+    assert [(item.what, item.removable) for item in find_orphans(engine, outside)] == [("folder_elsewhere", False)]
+    assert remove_orphans(engine, outside) == []
+    assert stranger.is_dir()
+
+
 def test_folder_of_a_run_in_submission_stays(engine: Engine, settings: Settings) -> None:
     folder = settings.runs_dir / "1"
     folder.mkdir(parents=True)

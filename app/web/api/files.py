@@ -10,7 +10,7 @@ from app.runs.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifa
 from app.runs.checkpoints import check_checkpoints
 from app.runs.store import get_run
 from app.runs.verification import run_folder, verify_run
-from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
+from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
@@ -47,14 +47,14 @@ def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSet
     return FileResponse(found, media_type=kind, headers=headers)
 
 
-@router.get("/verification", responses=answers(404))
+@router.get("/verification", dependencies=[OneOfFew], responses=answers(404, 429))
 def show_verification(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Repeat the audit of the run from its stored files alone: `{ok, rows, problems, pass_line, ...}`."""
     get_run(session, run_id)
     return reply(verify_run(run_folder(settings.runs_dir, run_id)))
 
 
-@router.get("/checkpoints", responses=answers(404, model=Items))
+@router.get("/checkpoints", dependencies=[OneOfFew], responses=answers(404, 429, model=Items))
 def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """List the run's checkpoints, newest first, after comparing every digest."""
     get_run(session, run_id)

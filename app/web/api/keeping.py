@@ -10,7 +10,7 @@ from app.keeping.orphans import listed, orphan_list, remove_orphans
 from app.keeping.retention import MOST_DAYS, Policy, apply, plan
 from app.keeping.storage import storage
 from app.runs.requests import find_kind
-from app.web.api.replies import Actor, AppSettings, reply
+from app.web.api.replies import Actor, AppSettings, OneOfFew, reply
 from app.web.api.schemas import answers
 
 router = APIRouter(tags=["keeping"])
@@ -41,7 +41,7 @@ class PolicyApply(PolicyQuery):
     plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /retention` with the same limits.")
 
 
-@router.get("/usage", responses=answers())
+@router.get("/usage", dependencies=[OneOfFew], responses=answers(429))
 def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Response:
     """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
 
@@ -71,7 +71,7 @@ class OrphansRemove(BaseModel):
     plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /orphans`.")
 
 
-@router.get("/orphans", responses=answers())
+@router.get("/orphans", dependencies=[OneOfFew], responses=answers(429))
 def show_orphans(request: Request, settings: AppSettings) -> Response:
     """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
     return reply(orphan_list(request.app.state.engine, settings))

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 import orjson
@@ -42,6 +43,19 @@ def _operator_only(request: Request) -> None:
         raise Problem(403, "operator_only", "this needs the operator's token, DDP_AUDIT_TOKEN of this service")
 
 
+def _one_of_few(request: Request) -> Iterator[None]:
+    few: BoundedSemaphore = request.app.state.few
+    if not few.acquire(blocking=False):
+        detail = "two requests that read whole runs are under way, as many as this service does at a time; ask again"
+        raise Problem(429, "busy", detail, headers={"Retry-After": "5"})
+    try:
+        yield
+    finally:
+        few.release()
+
+
+OneOfFew = Depends(_one_of_few, scope="function")
+"""For requests that read every byte of a run, or start a process: more of them at once would starve everybody else."""
 OperatorOnly = Depends(_operator_only)
 # It ends with the function, not with the answer: who reads a file slowly must not hold a connection of the pool.
 ReadSession = Annotated[Session, Depends(_session, scope="function")]
