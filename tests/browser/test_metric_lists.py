@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine
+from app.db import create_database_engine, write_session
 from tests.browser.chart_probe import EXPOSE, a_run, chart, coloured, drag, falling, measure, plot, visible
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import HOSTILE, add_usage
+from tests.support.pages_data import HOSTILE, add_events, add_metric, add_usage
 
 pytestmark = pytest.mark.browser
 
@@ -58,6 +58,22 @@ def test_single_point_is_drawn_when_it_comes_live(tab: Tab, service: Service, en
     low, high = visible(figure.locator(".chart"))
     assert low < high
     assert coloured(figure.locator(".chart"), 0, low, high) > 5
+
+
+def test_losses_come_first_when_metrics_arrive(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    tab.page.goto(f"{service.base}/runs/{run_id}")
+    expect(tab.page.locator("[data-metrics-none]")).to_be_visible()
+    with write_session(engine) as session:
+        for key in [*(f"a{number:02d}" for number in range(14)), "loss per token"]:
+            add_metric(session, run_id, "distributed", 0, falling(5), key=key)
+        add_events(session, run_id, "distributed", [{"type": "metrics", "step": 0, "values": {"a00": 0.0}}])
+    names = tab.page.locator("#metrics figure h3")
+    expect(names).to_have_count(12)
+    live = names.all_inner_texts()
+    assert live[0] == "loss per token"
+    tab.page.reload()
+    assert names.all_inner_texts() == live
 
 
 def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engine: Engine) -> None:

@@ -106,11 +106,13 @@ function tellCount(section, names) {
   if (count && count.textContent !== words) count.textContent = words;
 }
 
-/** Names that are to be drawn: those shown, and new ones as long as there is room for them. */
+/** Names that are to be drawn: those shown, and new ones as long as there is room, in the order of a page opened now. */
 function wanted(section, names) {
   const shown = [...section.querySelectorAll("figure")].map(keyOf);
   const find = section.dataset.find.toLowerCase();
-  const fresh = names.filter((name) => !shown.includes(name) && name.toLowerCase().includes(find));
+  const first = section.dataset.first.split(" ");
+  const later = (name) => Number(!first.some((part) => name.includes(part)));
+  const fresh = names.filter((name) => !shown.includes(name) && name.toLowerCase().includes(find)).sort((a, b) => later(a) - later(b));
   return [...shown, ...fresh.slice(0, Math.max(0, Number(section.dataset.most) - shown.length))];
 }
 

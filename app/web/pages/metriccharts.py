@@ -29,6 +29,11 @@ class MetricCharts:
     most: int
 
     @property
+    def first(self) -> str:
+        """Parts of names that come before all others, as the browser keeps to them when metrics arrive."""
+        return " ".join(FIRST_METRICS)
+
+    @property
     def more(self) -> int | None:
         """How many charts the next larger page has; None when there is no more to show."""
         wanted = min(2 * self.most, self.matching, MOST_CHARTS)
