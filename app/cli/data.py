@@ -44,7 +44,7 @@ def result(run_id: RunId, as_json: AsJson = False) -> int:
 
 
 def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def metrics(

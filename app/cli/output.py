@@ -56,12 +56,19 @@ def log_to_stderr() -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """Print a table; None is a dash, times are those of this machine's zone, a column `bytes` shows sizes."""
+    """Print a table, or that there is nothing to list.
+
+    None is a dash, times are those of this machine's zone, a column `bytes` shows sizes.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    rows = list(rows)
+    if not rows:
+        say(f"{title or columns[0].replace('_', ' ')}: none")
+        return
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     drawn = Table(title=title or None, title_justify="left", **look)
     writers = [size if column == "bytes" else cell for column in columns]
@@ -82,7 +89,8 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return ", ".join(cell(item) for item in value)
+        between = "; " if any(isinstance(item, list) for item in value) else ", "
+        return between.join(cell(item) for item in value)
     if isinstance(value, str) and MOMENT.match(value):
         return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return str(value)

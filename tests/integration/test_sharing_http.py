@@ -162,6 +162,9 @@ def test_unknown_trend_says_what_there_is(client: httpx.Client, engine: Engine, 
     assert answer.status_code == 404
     assert "parity" in answer.json()["detail"]
     assert client.get(f"{API}/trends", params={"kind": "no", "check": "parity"}).status_code == 422
+    for query in ({"kind": "nothing"}, {"kind": "nothing", "check": "parity"}):
+        answer = client.get(f"{API}/trends", params=query)
+        assert (answer.status_code, answer.json()["code"]) == (422, "unknown_kind")
 
 
 def test_results_are_read_once(client: httpx.Client, engine: Engine, settings: Settings) -> None:

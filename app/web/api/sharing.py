@@ -9,6 +9,7 @@ from starlette.responses import Response
 from app.db import read_session
 from app.runs.artifacts import result
 from app.runs.errors import NotFound
+from app.runs.requests import find_kind
 from app.runs.store import get_run, get_run_document
 from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.sharing.badge import badge, newest_verdict
@@ -72,6 +73,7 @@ def show_trend(
     limit: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
 ) -> Response:
     """Give one check over the newest runs of a kind, oldest first; without `check`, the checks there are."""
+    find_kind(kind)
     engine: Engine = request.app.state.engine
     fill_checks(engine, settings.runs_dir)
     with read_session(engine) as session:

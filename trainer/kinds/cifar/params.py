@@ -153,8 +153,8 @@ KIND = KindSpec(
         "full": {"data": "cifar10"},
     },
     preset_titles={
-        "quick": "Quick: generated images, both modes, about half a minute on two CPU cores",
-        "full": "Full: CIFAR-10, five epochs, both modes",
+        "quick": "Generated images, both modes, about half a minute on two CPU cores",
+        "full": "CIFAR-10, five epochs, both modes",
     },
     stages=_stages,
     preflight=preflight,

@@ -134,9 +134,9 @@ KIND = KindSpec(
         "kill": {"updates": 40, "stop_step": 20, "save_every": 5, "kills": 4},
     },
     preset_titles={
-        "quick": "Quick: 20 updates, stopped after 10, about a minute on two CPU cores",
-        "full": "Full: 100 updates, stopped after 50",
-        "kill": "Kill: 40 updates, a checkpoint every 5, killed four times at random moments",
+        "quick": "20 updates, stopped after 10, about a minute on two CPU cores",
+        "full": "100 updates, stopped after 50",
+        "kill": "40 updates, a checkpoint every 5, killed four times at random moments",
     },
     stages=_stages,
 )

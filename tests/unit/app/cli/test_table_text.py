@@ -38,3 +38,14 @@ def test_bytes_are_shown_as_sizes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_times_are_of_this_zone() -> None:
     assert cell("2026-03-01T23:30:05.250Z") == "2026-03-02 08:30:05"
     assert cell("2026-03-01T23:30:05.250Z and more") == "2026-03-01T23:30:05.250Z and more"
+
+
+def test_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["run_id", "name"], [])
+    table(["path", "size"], [], title="files")
+    assert capsys.readouterr().out == "run id: none\nfiles: none\n"
+
+
+def test_nested_lists_keep_their_groups() -> None:
+    assert cell([[108, 93], [236, None]]) == "108, 93; 236, -"
+    assert cell([1, 2.5]) == "1, 2.5"

@@ -66,3 +66,9 @@ def test_every_preset_survives_its_form() -> None:
             assert typed(document["schema"], entered) == {
                 key: value for key, value in values.items() if value is not None
             }
+
+
+def test_presets_do_not_repeat_their_names() -> None:
+    for kind in kind_documents():
+        for name, title in kind["preset_titles"].items():
+            assert not title.lower().startswith(f"{name}:")
