@@ -12,6 +12,7 @@ from sqlmodel import Session, col, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.heartbeats import live_workers
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import Reason, State
 from worker import admission
@@ -131,7 +132,7 @@ def _supply(session: Session, me: Me, machine: Machine) -> Supply:
         held={gpu: queue.number_of(run) for run in active if run.worker_id not in elsewhere for gpu in run.gpus},
         cpu_runs=[queue.number_of(run) for run in active if run.device == "cpu"],
         max_cpu_runs=machine.max_cpu_runs,
-        others_visible=max((_gpu_count(row) for row in queue.live_workers(session) if row.id != me.id), default=0),
+        others_visible=max((_gpu_count(row) for row in live_workers(session) if row.id != me.id), default=0),
     )
 
 

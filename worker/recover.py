@@ -9,6 +9,7 @@ from sqlmodel import Session, col, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.heartbeats import WORKER_FRESH_SECONDS
 from app.runs.models import Run, WorkerRow
 from worker.claim import ACTIVE, Me, lease
 from worker.log import log
@@ -42,7 +43,7 @@ def _is_gone(session: Session, run: Run, me: Me) -> bool:
         return expired
     if row.host == me.host and _process_is_gone(row):
         return True
-    silent = row.heartbeat_at < now() - timedelta(seconds=queue.WORKER_FRESH_SECONDS)
+    silent = row.heartbeat_at < now() - timedelta(seconds=WORKER_FRESH_SECONDS)
     return expired and silent
 
 

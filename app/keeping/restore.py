@@ -11,7 +11,7 @@ from app.db import create_database_engine, read_session
 from app.keeping.archive import DATABASE, RUNS, BackupInvalid, Manifest, unpack
 from app.keeping.backup import database_path
 from app.runs.errors import Conflict, NotFound
-from app.runs.queue import live_workers
+from app.runs.heartbeats import live_workers
 from app.schema import known_versions, migrate, schema_versions
 from app.settings import Settings
 

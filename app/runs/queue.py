@@ -1,19 +1,16 @@
 """The write side of runs: recording them, and moving their state by guarded updates with a history row each."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import func, update
 from sqlmodel import Session, col, select
 
 from app.clock import now
-from app.runs.models import Run, RunHistory, RunTag, WorkerRow
+from app.runs.models import Run, RunHistory, RunTag
 from app.runs.outbox import record_end
 from app.runs.states import FINAL, Reason, State, check_move
-
-WORKER_FRESH_SECONDS: Final = 15.0
-"""A worker whose heartbeat is older counts as gone."""
 
 
 class UnknownRun(LookupError):
@@ -143,10 +140,3 @@ def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
         session.add(run)
         session.flush()
     return require_run(session, run_id)
-
-
-def live_workers(session: Session) -> list[WorkerRow]:
-    """Return the workers whose heartbeat is fresh, the longest-running first."""
-    oldest = now() - timedelta(seconds=WORKER_FRESH_SECONDS)
-    query = select(WorkerRow).where(WorkerRow.heartbeat_at >= oldest).order_by(col(WorkerRow.started_at))
-    return list(session.exec(query))

@@ -13,6 +13,7 @@ from app.runs import queue
 from app.runs.checkpoints import adopt_checkpoint, newest_checkpoint
 from app.runs.devices import check_devices
 from app.runs.errors import Conflict, Refused
+from app.runs.heartbeats import live_workers
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import clear_leftovers
 from app.runs.requests import RunRequest, check_key, check_launch, complete_params
@@ -56,7 +57,7 @@ class Service:
                 known = _find_key(session, key, request) if key is not None else None
                 if known is not None:
                     return known
-                check_devices(params, queue.live_workers(session))
+                check_devices(params, live_workers(session))
                 columns |= {"idempotency_key": key, "request_digest": request.digest()}
                 return self._insert(session, request.tags, action="submit", note="", **columns)
         except IntegrityError:  # on a database that lets two writers in, the unique index decides

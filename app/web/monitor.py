@@ -11,8 +11,8 @@ from sqlmodel import col, select
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db import read_session
+from app.runs.heartbeats import live_workers
 from app.runs.models import Run
-from app.runs.queue import live_workers
 from app.web.live import Live
 from app.web.problems import BASE, route_path
 

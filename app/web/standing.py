@@ -10,8 +10,8 @@ from sqlmodel import Session, col, select
 from app.clock import now, rfc3339
 from app.db import read_session, write_session
 from app.keeping.disk import free_bytes
+from app.runs.heartbeats import WORKER_FRESH_SECONDS, live_workers
 from app.runs.models import Meta, Run, WorkerRow
-from app.runs.queue import WORKER_FRESH_SECONDS, live_workers
 from app.runs.states import FINAL, State
 from app.runs.store import queue_of
 from app.schema import schema_versions

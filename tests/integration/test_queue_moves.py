@@ -11,6 +11,7 @@ from sqlmodel import col, select
 from app.clock import now
 from app.db import create_database_engine, read_session, write_session
 from app.runs import queue
+from app.runs.heartbeats import live_workers
 from app.runs.models import Run, RunHistory, RunTag, WorkerRow
 from app.runs.states import ForbiddenMove, Reason, State
 from app.schema import migrate
@@ -160,4 +161,4 @@ def test_only_fresh_workers_are_live(engine: Engine) -> None:
     with write_session(engine) as session:
         session.add_all([row("fresh", 1), row("gone", 16)])
     with read_session(engine) as session:
-        assert [worker.id for worker in queue.live_workers(session)] == ["fresh"]
+        assert [worker.id for worker in live_workers(session)] == ["fresh"]
