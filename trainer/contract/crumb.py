@@ -1,21 +1,25 @@
 """The breadcrumb: where a rank is right now, in a small memory-mapped file that outlives the rank.
 
-Fixed layout, little endian, written in place without system calls, so it survives SIGKILL and SIGSTOP. `generation` is
-odd while a write is in progress; a reader that sees an odd number, or two different ones around its read, reads again.
+Fixed layout, little endian, written in place without system calls, so it survives SIGKILL and SIGSTOP. Two places are
+written in turn, each with a checksum: whatever interrupts a write, the one before it stays whole and is read instead.
 """
 
 import mmap
 import os
 import struct
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 LAYOUT: Final = struct.Struct("<QQdqQB7x32s64s")
-"""generation, pid, unix time, step, collectives entered, inside (0/1), phase, operation"""
+"""generation (1, 2, 3 …), pid, unix time, step, collectives entered, inside (0/1), phase, operation"""
+CHECKSUM: Final = struct.Struct("<I4x")
+PLACE: Final = LAYOUT.size + CHECKSUM.size
+"""Bytes of one of the two places: the position and its CRC-32."""
 PATIENCE_SECONDS: Final = 0.2
-"""How long a reader waits for a moment without a write."""
+"""How long a reader waits for a whole position, should writes be so quick that both places change under its eyes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +46,17 @@ class CrumbWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w+b") as handle:
-            handle.truncate(LAYOUT.size)
-            self._map = mmap.mmap(handle.fileno(), LAYOUT.size)
+            handle.truncate(2 * PLACE)
+            self._map = mmap.mmap(handle.fileno(), 2 * PLACE)
         self._generation = 0
         self.phase, self.step, self.collective, self.inside, self.operation = "start", 0, 0, False, ""
         self.flush()
 
     def flush(self) -> None:
         """Make the current values visible."""
-        values = (
+        self._generation += 1
+        position = LAYOUT.pack(
+            self._generation,
             os.getpid(),
             time.time(),
             self.step,
@@ -59,9 +65,8 @@ class CrumbWriter:
             self.phase.encode()[:32],
             self.operation.encode()[:64],
         )
-        LAYOUT.pack_into(self._map, 0, self._generation + 1, *values)
-        self._generation += 2
-        struct.pack_into("<Q", self._map, 0, self._generation)
+        begin = self._generation % 2 * PLACE
+        self._map[begin : begin + PLACE] = position + CHECKSUM.pack(zlib.crc32(position))
 
     def enter(self, operation: str) -> None:
         """Note that a collective is about to start."""
@@ -76,13 +81,33 @@ class CrumbWriter:
 
 
 def read_crumb(path: Path) -> Crumb | None:
-    """Return the position written last, or None when there is none yet."""
-    data = _stable_bytes(path)
-    if len(data) < LAYOUT.size:
+    """Return the newest position that was written whole, or None when there is none yet."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
         return None
-    generation, pid, at, step, collective, inside, phase, operation = LAYOUT.unpack(data)
-    if not generation:
-        return None  # created, and nothing written yet
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            data = os.pread(descriptor, 2 * PLACE, 0)
+            found = [values for begin in (0, PLACE) if (values := _position(data[begin : begin + PLACE]))]
+            if found:
+                return _crumb(max(found))
+            if not any(data) or time.monotonic() > deadline:  # created, and nothing written yet
+                return None
+    finally:
+        os.close(descriptor)
+
+
+def _position(place: bytes) -> tuple[Any, ...] | None:
+    if len(place) < PLACE or not any(place):
+        return None
+    position, checksum = place[: LAYOUT.size], place[LAYOUT.size :]
+    return LAYOUT.unpack(position) if CHECKSUM.unpack(checksum)[0] == zlib.crc32(position) else None
+
+
+def _crumb(values: tuple[Any, ...]) -> Crumb:
+    _generation, pid, at, step, collective, inside, phase, operation = values
     return Crumb(
         pid=pid,
         time=at,
@@ -92,26 +117,6 @@ def read_crumb(path: Path) -> Crumb | None:
         phase=_text(phase),
         operation=_text(operation),
     )
-
-
-def _stable_bytes(path: Path) -> bytes:
-    """Return the file as no write was changing it; empty when there is no file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return b""
-    try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            data, after = os.pread(descriptor, LAYOUT.size, 0), os.pread(descriptor, LAYOUT.size, 0)
-            # Equal twice with an even generation: whole. A rank killed in the middle of a write leaves an odd one for
-            # ever: then better a torn position than none.
-            if data == after and not (data and data[0] % 2):
-                return data
-            if time.monotonic() > deadline:
-                return after
-    finally:
-        os.close(descriptor)
 
 
 def _text(field: bytes) -> str:

@@ -2,13 +2,14 @@
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from trainer.contract.crumb import LAYOUT, CrumbWriter, read_crumb
+import pytest
+
+from trainer.contract.crumb import PLACE, CrumbWriter, read_crumb
 
 
 def test_position_reads_back(tmp_path: Path) -> None:
@@ -29,20 +30,35 @@ def test_nothing_written_is_none(tmp_path: Path) -> None:
     assert read_crumb(tmp_path / "none") is None
     (tmp_path / "short").write_bytes(b"\1" * 10)
     assert read_crumb(tmp_path / "short") is None
-    (tmp_path / "fresh").write_bytes(bytes(LAYOUT.size))
+    (tmp_path / "fresh").write_bytes(bytes(2 * PLACE))
     assert read_crumb(tmp_path / "fresh") is None
 
 
-def test_torn_write_still_tells_a_position(tmp_path: Path) -> None:
-    writer = CrumbWriter(tmp_path / "crumb")
-    writer.phase = "save"
+@pytest.mark.parametrize("torn", range(1, PLACE))
+def test_torn_write_tells_the_one_before(tmp_path: Path, torn: int) -> None:
+    path = tmp_path / "crumb"
+    writer = CrumbWriter(path)
+    writer.phase, writer.step = "forward", 6
     writer.flush()
-    data = bytearray((tmp_path / "crumb").read_bytes())
-    struct.pack_into("<Q", data, 0, struct.unpack_from("<Q", data)[0] + 1)
-    (tmp_path / "torn").write_bytes(data)
-    found = read_crumb(tmp_path / "torn")
+    before = path.read_bytes()
+    writer.phase, writer.step = "save", 7
+    writer.flush()
+    after = path.read_bytes()
+    begin = next(place for place in (0, PLACE) if before[place : place + PLACE] != after[place : place + PLACE])
+    path.write_bytes(after[: begin + torn] + before[begin + torn :])
+    found = read_crumb(path)
     assert found is not None
-    assert found.phase == "save"
+    assert (found.phase, found.step) in {("forward", 6), ("save", 7)}
+    whole = after[begin : begin + torn] + before[begin + torn : begin + PLACE] == after[begin : begin + PLACE]
+    assert (found.step == 7) is whole
+
+
+def test_first_write_torn_is_none(tmp_path: Path) -> None:
+    CrumbWriter(tmp_path / "crumb")
+    data = bytearray((tmp_path / "crumb").read_bytes())
+    data[PLACE + 8] ^= 1
+    (tmp_path / "crumb").write_bytes(data)
+    assert read_crumb(tmp_path / "crumb") is None
 
 
 def test_long_names_are_cut(tmp_path: Path) -> None:
@@ -74,10 +90,14 @@ while True:
         for _ in range(2000):
             found = read_crumb(path)
             assert found is not None
-            if found.phase != "start":
+            if found.phase != "start":  # the writer stands anywhere, in the middle of a write too
                 assert (found.phase, found.operation) == (f"phase {found.step}", f"operation {found.step}")
-        process.send_signal(signal.SIGSTOP)
-        assert read_crumb(path) is not None
+        for _ in range(200):
+            process.send_signal(signal.SIGSTOP)
+            found = read_crumb(path)
+            assert found is not None
+            assert (found.phase, found.operation) == (f"phase {found.step}", f"operation {found.step}")
+            process.send_signal(signal.SIGCONT)
     finally:
         process.kill()
         process.wait()
