@@ -9,7 +9,6 @@ from trainer.kinds.token_parity.diagnosis import explain_failure
 from trainer.kinds.token_parity.evidence import Evidence
 from trainer.kinds.token_parity.handover import EMPTY_RANK, MEAN_OF_MEANS, RANK_MEAN
 
-GRADIENT_UNIT = "gradient"
 SIGNED_TOLERANCE = 1e-12
 
 
@@ -53,7 +52,7 @@ def gradient_parity(evidence: Evidence) -> Check:
         passed=found.violations == 0,
         measured=encode_number(found.max_abs_error),
         limit=found.limit,
-        unit=GRADIENT_UNIT,
+        unit="",  # a gradient component has none
         detail=detail,
     )
 
@@ -72,7 +71,7 @@ def negative_control(evidence: Evidence) -> Check:
         passed=passed,
         measured=encode_number(evidence.rank_mean.max_abs_error),
         limit=evidence.rank_mean.limit,
-        unit=GRADIENT_UNIT,
+        unit="",  # a gradient component has none
         detail=_control_detail(evidence, rules, accepted, agreeing),
     )
 
@@ -103,7 +102,7 @@ def locally_empty_rank(evidence: Evidence) -> Check:
         passed=found.violations == 0,
         measured=encode_number(found.max_abs_error),
         limit=found.limit,
-        unit=GRADIENT_UNIT,
+        unit="",  # a gradient component has none
         detail=_spread(found, evidence),
     )
 
