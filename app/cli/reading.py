@@ -1,5 +1,6 @@
 """Commands that show runs and kinds, and ask for their repetition."""
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -114,7 +115,15 @@ def say_run(run: dict[str, Any]) -> None:
     if run["ranks"]:
         table(columns, [[rank[column] for column in columns] for rank in run["ranks"]])
     table(["at", "from", "to", "reason", "note"], [_move(move) for move in run["history"]])
+    say("parameters: " + ", ".join(f"{name}={_given(value)}" for name, value in run["params"].items()))
     say(f"reproduce: {run['reproduce']}")
+    if run["verdict"]:
+        say(f"checks: ddp-audit result {run['id']}")
+
+
+def _given(value: Any) -> str:
+    """Return a parameter as `run -p` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _move(move: dict[str, Any]) -> list[Any]:
