@@ -6,6 +6,8 @@ from typing import Any, Final
 from typer import _click
 from typer.core import TyperGroup
 
+from app.web.pages.formats import first_clause
+
 SECTIONS: Final = {
     "Run": ("run", "retry", "cancel", "kinds", "predict"),
     "Look": ("list", "show", "result", "logs", "metrics", "resources", "events", "artifacts", "compare", "trends"),
@@ -54,10 +56,7 @@ def spoken(param: Any, original: Any, ctx: _click.Context) -> str:
 
 def brief(text: str, limit: int) -> str:
     """Return as much of a command's first sentence as fits into `limit` characters and still makes sense alone."""
-    words = " ".join(text.split("\n\n", 1)[0].split())
-    for end in (". ", "; ", ": "):
-        words = words.split(end, 1)[0]
-    words = words.removesuffix(".")
+    words = first_clause(text)
     while len(words) > limit and "," in words:
         words = words.rpartition(",")[0]
     return words

@@ -148,13 +148,14 @@ def _clean_data_sets(client: Client, yes: bool) -> tuple[list[Document], list[Do
             "with neither DDP_AUDIT_HOST nor DDP_AUDIT_PORT set",
         )
     from app.keeping.storage import data_sets
-    from app.runs.cleaning import acquired_data_sets, remove_data_set
+    from app.runs.cleaning import acquired_data_sets
+    from app.runs.removal import remove_path
 
     with told():
         paths = acquired_data_sets(client.settings)
         sizes = {item["name"]: item["bytes"] for item in data_sets(client.settings)}
         for path in paths if yes else []:
-            remove_data_set(path)
+            remove_path(path)
     found = [
         {"what": "acquired data set", "path": f"datasets/{path.name}", "bytes": sizes[path.name]} for path in paths
     ]

@@ -15,7 +15,7 @@ from sqlmodel import col
 
 from app.clock import now
 from app.db import read_session, write_session
-from app.keeping.usage import folder_size
+from app.keeping.usage import entries, size_of
 from app.runs.errors import Conflict
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import LARGEST_ID
@@ -86,7 +86,7 @@ def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
     own = settings.runs_dir.resolve().is_relative_to(settings.data_dir.resolve())
     folder_without_run: What = "folder_without_run" if own else "folder_elsewhere"
     found: list[Orphan] = []
-    for entry in _entries(settings.runs_dir):
+    for entry in entries(settings.runs_dir):
         if not _quiet(entry):
             continue
         if entry.name.startswith((ASIDE, ".replaced-", ".restore-")):
@@ -100,10 +100,6 @@ def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
     ended = {run_id for run_id, state, _started in rows if state in FINAL}
     found += _stray_files(settings, ended)
     return found
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _is_number(name: str) -> bool:
@@ -130,14 +126,14 @@ def _quiet(path: Path) -> bool:
 
 def _bytes(path: Path) -> int:
     try:
-        return folder_size(path).bytes if path.is_dir() else path.lstat().st_size
+        return size_of(path).bytes
     except FileNotFoundError:  # removed a moment ago
         return 0
 
 
 def _stray_files(settings: Settings, ended: set[int]) -> Iterator[Orphan]:
     """Yield files and checkpoint folders written aside by a writer that died before its rename."""
-    for path in _entries(settings.data_dir):
+    for path in entries(settings.data_dir):
         if _is_aside(path.name) and path.is_file() and not path.is_symlink() and _quiet(path):
             yield Orphan(what="stray_file", path=path, bytes=path.lstat().st_size)
     for run_id in sorted(ended):

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.keeping.disk import free_bytes
-from app.keeping.usage import folder_size, usage
+from app.keeping.usage import entries, size_of, usage
 from app.runs.cleaning import ACQUIRED, acquired_names
 from app.settings import Settings
 
@@ -32,12 +32,11 @@ def data_sets(settings: Settings) -> list[dict[str, Any]]:
     """Return `{name, bytes, files, acquired}` of every data set, the largest first; sizes are measured each time."""
     acquired = acquired_names(settings)
     found = []
-    for path in _entries(settings.datasets_dir):
+    for path in entries(settings.datasets_dir):
         if path.name == ACQUIRED:
             continue
-        held = folder_size(path) if path.is_dir() else None
-        size, files = (held.bytes, held.files) if held is not None else (path.lstat().st_size, 1)
-        found.append({"name": path.name, "bytes": size, "files": files, "acquired": path.name in acquired})
+        held = size_of(path)
+        found.append({"name": path.name, "bytes": held.bytes, "files": held.files, "acquired": path.name in acquired})
     return sorted(found, key=lambda item: (-item["bytes"], item["name"]))
 
 
@@ -55,12 +54,4 @@ def _database_files(settings: Settings) -> list[Path]:
 
 def _other_bytes(settings: Settings) -> int:
     counted = {settings.runs_dir, settings.datasets_dir, *_database_files(settings)}
-    total = 0
-    for path in _entries(settings.data_dir):
-        if path not in counted:
-            total += folder_size(path).bytes if path.is_dir() else path.lstat().st_size
-    return total
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    return sum(size_of(path).bytes for path in entries(settings.data_dir) if path not in counted)

@@ -52,6 +52,19 @@ def folder_size(root: Path) -> Size:
     return Size(bytes=total, files=files)
 
 
+def size_of(path: Path) -> Size:
+    """Return what a folder holds as `folder_size` counts it, or the size of a file or link itself.
+
+    Raises FileNotFoundError for what is gone and was no folder.
+    """
+    return folder_size(path) if path.is_dir() else Size(bytes=path.lstat().st_size, files=1)
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder, by name; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
 def run_sizes(
     engine: Engine, runs_dir: Path, ids: Sequence[int] | None = None, *, refresh: bool = False
 ) -> dict[int, Size]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from app.runs.errors import NotFound
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import Result
+from trainer.contract.wording import fault
 
 MEDIA_TYPES: Final = {
     ".png": "image/png",
@@ -107,7 +108,7 @@ def _fault(path: Path, _modified: int, _bytes: int) -> str:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+        return f"{place}: {fault(first)}"
     except (OSError, ValueError, RecursionError) as error:
         return str(error)
     return ""

@@ -4,7 +4,6 @@ Ended runs go by a retention policy and what belongs to nothing by `app.keeping.
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -34,14 +33,6 @@ def acquired_data_sets(settings: Settings) -> list[Path]:
     _check_place(settings, settings.datasets_dir, "DATASETS_DIR")
     paths = (settings.datasets_dir / name for name in sorted(acquired_names(settings)))
     return [path for path in paths if path.exists()]
-
-
-def remove_data_set(path: Path) -> None:
-    """Remove one of `acquired_data_sets`; a link in its place is removed, never what it points to."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def acquired_names(settings: Settings) -> set[str]:

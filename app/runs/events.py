@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import func
+from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
 from app.runs.models import MalformedLine, RunEvent
@@ -24,16 +24,21 @@ def events(
     limit: int = 100,
 ) -> dict[str, Any]:
     """Return `{items, next_after}`: events with a number above `after`, in order, at most `limit`."""
-    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.id > after)
-    if stage is not None:
-        query = query.where(RunEvent.stage == stage)
-    if rank is not None:
-        query = query.where(RunEvent.rank == rank)
+    query = select(RunEvent).where(RunEvent.id > after, *_of(run_id, stage, rank))
     if event_type is not None:
         query = query.where(RunEvent.type == event_type)
     rows = session.exec(query.order_by(col(RunEvent.id)).limit(min(limit, EVENTS_LIMIT)))
     items = [item(row) for row in rows]
     return {"items": items, "next_after": items[-1]["id"] if items else after}
+
+
+def _of(run_id: int, stage: str | None, rank: int | None) -> list[ColumnElement[bool]]:
+    conditions = [col(RunEvent.run_id) == run_id]
+    if stage is not None:
+        conditions.append(col(RunEvent.stage) == stage)
+    if rank is not None:
+        conditions.append(col(RunEvent.rank) == rank)
+    return conditions
 
 
 def item(row: RunEvent) -> dict[str, Any]:
@@ -53,11 +58,7 @@ def newest_events(
     rank: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the last events of one type up to number `last`, at most `limit`, in order."""
-    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.type == event_type, RunEvent.id <= last)
-    if stage is not None:
-        query = query.where(RunEvent.stage == stage)
-    if rank is not None:
-        query = query.where(RunEvent.rank == rank)
+    query = select(RunEvent).where(RunEvent.type == event_type, RunEvent.id <= last, *_of(run_id, stage, rank))
     # Left to itself SQLite walks all events of the run by number, however few have this type.
     query = query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
     rows = session.exec(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
@@ -74,11 +75,7 @@ def count_events(
     rank: int | None = None,
 ) -> int:
     """Return how many events of these types there are up to number `last`."""
-    query = select(func.count()).where(RunEvent.run_id == run_id, col(RunEvent.type).in_(types), RunEvent.id <= last)
-    if stage is not None:
-        query = query.where(RunEvent.stage == stage)
-    if rank is not None:
-        query = query.where(RunEvent.rank == rank)
+    query = select(func.count()).where(col(RunEvent.type).in_(types), RunEvent.id <= last, *_of(run_id, stage, rank))
     return session.exec(query).one()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlmodel import Session, col
@@ -10,19 +10,6 @@ from sqlmodel import Session, col
 from app.clock import rfc3339
 from app.runs.models import RankUsage, Run
 
-COLUMNS: Final = [
-    col(column)
-    for column in (
-        RankUsage.stage,
-        RankUsage.attempt,
-        RankUsage.rank,
-        RankUsage.at,
-        RankUsage.cpu_seconds,
-        RankUsage.rss_bytes,
-        RankUsage.gpu_bytes,
-        RankUsage.gpu_percent,
-    )
-]
 Place = tuple[str, int, int]
 """Stage, attempt, rank."""
 
@@ -48,7 +35,8 @@ def resources(session: Session, run: Run) -> dict[str, Any]:
     """
     since = run.started_at or run.created_at
     found: dict[Place, list[Sample]] = {}
-    rows = select(*COLUMNS).where(col(RankUsage.run_id) == run.id).order_by(col(RankUsage.at), col(RankUsage.rank))
+    columns = (col(getattr(RankUsage, name)) for name in Sample._fields)
+    rows = select(*columns).where(col(RankUsage.run_id) == run.id).order_by(col(RankUsage.at), col(RankUsage.rank))
     for row in session.execute(rows):
         sample = Sample(*row)
         found.setdefault((sample.stage, sample.attempt, sample.rank), []).append(sample)

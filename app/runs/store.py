@@ -157,7 +157,12 @@ def queue_of(session: Session, run: Run) -> dict[str, Any] | None:
     earlier = select(func.count()).where(
         Run.state == State.QUEUED, col(Run.deleting).is_(False), col(Run.id) < (run.id or 0)
     )
-    why = run.waiting_for or "a worker takes it within a second"
-    if not live_workers(session):  # what a worker wrote before it left is no reason to wait on
-        why = "; ".join(filter(None, [run.waiting_for, NO_WORKER]))
+    why = why_waiting(run, alive=bool(live_workers(session)))
     return {"position": session.exec(earlier).one() + 1, "why": why}
+
+
+def why_waiting(run: Run, *, alive: bool) -> str:
+    """Return why a run of the queue waits, given whether any worker is alive."""
+    if alive:
+        return run.waiting_for or "a worker takes it within a second"
+    return "; ".join(filter(None, [run.waiting_for, NO_WORKER]))  # what a worker wrote is not all, once it left

@@ -1,7 +1,7 @@
 """The log of webhook deliveries, and sending one again."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
@@ -13,7 +13,8 @@ from app.runs.models import AuditEntry
 from app.runs.records import Delivery, DeliveryAttempt
 
 MOST: Final = 200
-STATUSES: Final = ("pending", "delivered", "failed", "skipped")
+Status = Literal["pending", "delivered", "failed", "skipped"]
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
 """What can become of a delivery; see `app.runs.records.Delivery`."""
 
 

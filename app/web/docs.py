@@ -7,6 +7,8 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse
 
+from app.web.pages.formats import first_clause
+
 router = APIRouter(include_in_schema=False)
 
 TAGS: Final[list[Mapping[str, Any]]] = [
@@ -62,13 +64,5 @@ class Described(FastAPI):
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
                     if "description" in operation:
-                        operation["summary"] = first_clause(operation["description"])
+                        operation["summary"] = first_clause(operation["description"]).replace("`", "")
         return super().openapi()
-
-
-def first_clause(text: str) -> str:
-    """Return the beginning of a description that can stand alone."""
-    clause = " ".join(text.split("\n\n", 1)[0].split())
-    for end in (". ", "; ", ": "):
-        clause = clause.split(end, 1)[0]
-    return clause.removesuffix(".").replace("`", "")

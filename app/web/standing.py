@@ -13,7 +13,7 @@ from app.keeping.disk import free_bytes
 from app.runs.heartbeats import WORKER_FRESH_SECONDS, live_workers
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import FINAL, State
-from app.runs.store import queue_of
+from app.runs.store import why_waiting
 from app.schema import schema_versions
 from app.settings import Settings
 
@@ -121,6 +121,7 @@ def _queue(session: Session) -> dict[str, Any]:
     waiting = session.exec(alive.where(Run.state == State.QUEUED)).one()
     open_runs = session.exec(alive.where(col(Run.state).not_in(FINAL))).one()
     query = select(Run).where(Run.state == State.QUEUED, col(Run.deleting).is_(False)).order_by(col(Run.id))
+    working = bool(live_workers(session))
     items = [
         {
             "id": run.id,
@@ -128,8 +129,9 @@ def _queue(session: Session) -> dict[str, Any]:
             "kind": run.kind,
             "preset": run.preset,
             "created_at": rfc3339(run.created_at),
-            **(queue_of(session, run) or {}),
+            "position": place,
+            "why": why_waiting(run, alive=working),
         }
-        for run in session.exec(query.limit(MOST_WAITING))
+        for place, run in enumerate(session.exec(query.limit(MOST_WAITING)), start=1)
     ]
     return {"queue": items, "waiting": waiting, "running": open_runs - waiting}

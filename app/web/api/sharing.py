@@ -1,6 +1,6 @@
 """Sharing and automation: JUnit XML, a page that stands alone, badges, trends, and the webhook's delivery log."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy import Engine
@@ -13,7 +13,7 @@ from app.runs.requests import find_kind
 from app.runs.store import get_run, get_run_document
 from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.sharing.badge import badge, newest_verdict
-from app.sharing.deliveries import MOST, delivery_log, redeliver
+from app.sharing.deliveries import MOST, Status, delivery_log, redeliver
 from app.sharing.junit import junit
 from app.web.api.replies import Actor, AppSettings, ReadSession, reply
 from app.web.api.schemas import Answers, DeliveryList, answers
@@ -86,7 +86,7 @@ def show_trend(
 def list_deliveries(
     session: ReadSession,
     run_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
-    status: Annotated[Literal["pending", "delivered", "failed", "skipped"] | None, Query()] = None,
+    status: Annotated[Status | None, Query()] = None,
     before: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_before` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
 ) -> Response:

@@ -1,39 +1,24 @@
 """`/audit`: who launched, cancelled, deleted or changed what, for the operator alone."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.db import read_session
 from app.runs.audit import audit_log
-from app.runs.ordering import LARGEST_ID
 from app.web.api.replies import OperatorOnly
 from app.web.pages import rendering
+from app.web.pages.entries import EntriesQuery
 
 router = APIRouter(include_in_schema=False)
 
 
-class AuditQuery(BaseModel):
-    """Filters of the audit log, as the address carries them; empty means all."""
+class AuditQuery(EntriesQuery):
+    """Filters of the audit log."""
 
-    run: str = Field("", max_length=19)
     action: str = Field("", max_length=64)
-    before: int | None = Field(None, ge=1, le=LARGEST_ID)
-
-    def address(self, before: int | None) -> str:
-        """Return the query string of another page of the same entries."""
-        values = {"run": self.run, "action": self.action, "before": before or ""}
-        return urlencode({name: value for name, value in values.items() if value})
-
-    def run_id(self) -> int | None:
-        """Return the run asked for; what is no number means no run, and finds nothing."""
-        words = self.run.strip().removeprefix("#")
-        if not words:
-            return None
-        return int(words) if words.isascii() and words.isdigit() and int(words) <= LARGEST_ID else 0
 
 
 @router.get("/audit", name="audit_page", dependencies=[OperatorOnly])

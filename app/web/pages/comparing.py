@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.web.pages.curves import stepped_panel
 from app.web.pages.metriccharts import FIRST_CHARTS, MetricCharts, line_name
 from app.web.pages.panels import HeatCell, HeatRow, confusion_rows, panel_views
 
@@ -81,9 +82,7 @@ def overlay(title: str, x_label: str, lines: Sequence[RunLine]) -> dict[str, Any
         drawn.append({"name": line.name, "x": line.x, "y": line.y, "colour": line.place, "dash": dash})
         seen[line.place] += 1
     there, here = sum(line.points or len(line.x) for line in lines), sum(len(line.x) for line in lines)
-    note = f"{here:,} of {there:,} points, extremes kept." if here < there else ""
-    common = {"type": "series", "title": title, "note": note, "x": [], "x_label": x_label, "y_label": ""}
-    return {**common, "lines": drawn, "points": there, "drawn": here}
+    return {**stepped_panel(title, x_label, drawn, drawn=here, there=there), "points": there, "drawn": here}
 
 
 def matrix_pairs(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> list[MatrixPair]:

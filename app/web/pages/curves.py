@@ -94,6 +94,15 @@ def _values(panel: Mapping[str, Any], lines: Sequence[Sequence[Point]]) -> Value
     return Values(columns=names, rows=rows, steps=len(steps))
 
 
+def stepped_panel(
+    title: str, x_label: str, lines: Sequence[Mapping[str, Any]], *, drawn: int, there: int, things: str = "points"
+) -> dict[str, Any]:
+    """Return a series panel whose lines have steps of their own, and say how many of what is there are drawn."""
+    note = f"{drawn:,} of {there:,} {things}, extremes kept." if drawn < there else ""
+    common = {"type": "series", "title": title, "note": note, "x": [], "x_label": x_label, "y_label": ""}
+    return {**common, "lines": lines}
+
+
 def script_data(panel: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the browser draws the chart from: names, steps and values, colours and dashes where they are set."""
     kept = ("name", "x", "y", "colour", "dash")

@@ -1,39 +1,24 @@
 """`/deliveries`: what the webhook was told, every attempt, and sending once more."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlmodel import Session
 
 from app.db import read_session
-from app.runs.ordering import LARGEST_ID
 from app.sharing.deliveries import STATUSES, delivery_log, redeliver
 from app.web.pages import rendering
+from app.web.pages.entries import EntriesQuery
 
 router = APIRouter(include_in_schema=False)
 
 
-class DeliveriesQuery(BaseModel):
-    """Filters of the delivery log, as the address carries them; empty means all."""
+class DeliveriesQuery(EntriesQuery):
+    """Filters of the delivery log."""
 
-    run: str = Field("", max_length=19)
     status: str = Field("", max_length=16)
-    before: int | None = Field(None, ge=1, le=LARGEST_ID)
-
-    def address(self, before: int | None) -> str:
-        """Return the query string of another page of the same deliveries."""
-        values = {"run": self.run, "status": self.status, "before": before or ""}
-        return urlencode({name: value for name, value in values.items() if value})
-
-    def run_id(self) -> int | None:
-        """Return the run asked for; what is no number means no run, and finds nothing."""
-        words = self.run.strip().removeprefix("#")
-        if not words:
-            return None
-        return int(words) if words.isascii() and words.isdigit() and int(words) <= LARGEST_ID else 0
 
 
 @router.get("/deliveries", name="deliveries_page")

@@ -119,6 +119,14 @@ def sentence(value: Any) -> str:
     return begin if begin[-1] in ".!?:" else f"{begin}."
 
 
+def first_clause(text: str) -> str:
+    """Return the beginning of a description that can stand alone, without a full stop."""
+    clause = " ".join(text.split("\n\n", 1)[0].split())
+    for end in (". ", "; ", ": "):
+        clause = clause.split(end, 1)[0]
+    return clause.removesuffix(".")
+
+
 def many(count: int, thing: str) -> str:
     """Return a number with what it counts: `1 run`, `1,024 runs`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 
 from app.db import read_session
-from app.runs.ordering import Order
+from app.runs.ordering import ASCENDING, Order
 from app.runs.states import State
 from app.runs.store import RunFilters, RunPage, list_runs
 from app.web.api.filters import query_of
@@ -48,7 +48,6 @@ HEADINGS: Final = {
     "took": (Order.LONGEST, Order.SHORTEST),
 }
 """What a click on the heading of a column sorts by, and what another click turns it to."""
-ASCENDING: Final = frozenset({Order.OLDEST, Order.SHORTEST})
 Words = Annotated[list[Annotated[str, Field(max_length=64)]], Field(default_factory=list, max_length=20)]
 
 

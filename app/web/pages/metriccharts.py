@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlmodel import Session
 
 from app.runs.series import metric_keys, metrics
+from app.web.pages.curves import stepped_panel
 from app.web.pages.panels import PanelView, panel_views
 
 POINTS: Final = 300
@@ -57,9 +58,8 @@ def metric_panel(key: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any
     """Return the series panel of one metric; each line keeps its own steps."""
     points, drawn = sum(item["points"] for item in series), sum(len(item["steps"]) for item in series)
     lines = [{"name": line_name(item), "x": item["steps"], "y": item["values"]} for item in series]
-    note = f"{drawn:,} of {points:,} points, extremes kept." if drawn < points else ""
-    common = {"type": "series", "title": key, "note": note, "x": [], "x_label": "step", "y_label": ""}
-    return {**common, "lines": lines, "points": points, "drawn": drawn}
+    panel = stepped_panel(key, "step", lines, drawn=drawn, there=points)
+    return {**panel, "points": points, "drawn": drawn}
 
 
 def line_name(item: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from app.runs.series import thin
 from app.runs.states import State
 from app.runs.store import get_run
 from app.web.pages import rendering
+from app.web.pages.curves import stepped_panel
 from app.web.pages.panels import PanelView, panel_views
 
 router = APIRouter(include_in_schema=False)
@@ -50,9 +51,7 @@ def _panel(series: Sequence[Mapping[str, Any]], key: str, title: str, unit: int)
         kept = thin(y, MOST_POINTS)
         points, drawn = points + len(x), drawn + len(kept)
         lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
-    note = f"{drawn:,} of {points:,} samples, extremes kept." if drawn < points else ""
-    common = {"type": "series", "title": title, "note": note, "x": [], "x_label": "seconds", "y_label": ""}
-    return {**common, "lines": lines}
+    return stepped_panel(title, "seconds", lines, drawn=drawn, there=points, things="samples")
 
 
 def _line(series: Sequence[Mapping[str, Any]], key: str, unit: int) -> tuple[list[float], list[float | None]]:
