@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from sqlalchemy import Engine
 
 from app.db import create_database_engine
 from app.settings import Settings
@@ -26,6 +27,11 @@ README_SHOT = ROOT / "docs" / "screenshots" / "run.png"
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
+OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
+BOTH = pytest.mark.parametrize(
+    "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
+)
+"""For tests that hold with JavaScript and without."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -95,6 +101,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     engine.dispose()
     for base in serve(data_dir, "--no-worker"):
         yield Service(base=base, settings=settings, runs=runs)
+
+
+@pytest.fixture(scope="session")
+def engine(service: Service) -> Iterator[Engine]:
+    """The database of that service, to change it under its pages."""
+    made = create_database_engine(service.settings)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture(scope="session")

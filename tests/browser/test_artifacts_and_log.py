@@ -1,7 +1,6 @@
 """Files of a run with their previews, the reproduce command, and the log viewer with what it leaves out."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine, write_session
-from tests.browser.conftest import Service, Tab
+from app.db import write_session
+from tests.browser.conftest import OFF, Service, Tab
 from tests.support.pages_data import HOSTILE, add_events, add_run, add_stages, write_log
 from trainer.contract.paths import RunPaths
 
@@ -18,14 +17,6 @@ pytestmark = pytest.mark.browser
 STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
 MANY = 50_000
 CLIPBOARD = pytest.mark.parametrize("tab", [{"permissions": ["clipboard-read", "clipboard-write"]}], indirect=True)
-OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
-
-
-@pytest.fixture
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

@@ -1,25 +1,16 @@
 """Charts of the run page in a real browser: zoom, hover, scales, smoothing, gaps, and how to do it all by keyboard."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine
 from tests.browser.chart_probe import a_run, chart, coloured, drag, falling, hover, measure, plot, visible
 from tests.browser.conftest import Service, Tab
 
 pytestmark = pytest.mark.browser
 EVEN, UNEVEN = range(0, 100, 2), range(1, 101, 2)
-
-
-@pytest.fixture
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 @pytest.mark.parametrize(("odd", "name"), [(math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "−∞"), (0.8, "")])

@@ -1,32 +1,23 @@
 """Two to ten runs side by side: what differs first, margins, a look per run, confusions with their differences."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine, write_session
+from app.db import write_session
 from tests.browser.chart_probe import chart_on, drag, plot, visible
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import OFF, Service, Tab
 from tests.browser.test_every_page import sideways
 from tests.support.pages_data import MOVES, add_metric, add_run, save_result
 from tests.support.results import CLASSES, make_result, matrix
 from trainer.contract.result import ConfusionPanel
 
 pytestmark = pytest.mark.browser
-OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
 NARROW = pytest.mark.parametrize(
     "tab", [pytest.param({"viewport": {"width": 375, "height": 800}}, id="375")], indirect=True
 )
-
-
-@pytest.fixture(scope="module")
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture(scope="module")

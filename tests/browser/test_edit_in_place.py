@@ -1,31 +1,19 @@
 """Name, tags, notes and pin of a run, changed where they are shown: by keyboard, by mouse, and without JavaScript."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine, read_session
+from app.db import read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.store import get_run_document
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import BOTH, OFF, Service, Tab
 from tests.browser.test_every_page import SHIFTS
 from tests.support.pages_data import HOSTILE, add_run
 
 pytestmark = pytest.mark.browser
-OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
-BOTH = pytest.mark.parametrize(
-    "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
-)
-
-
-@pytest.fixture
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import BOTH, Service, Tab
 
 parquet = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.browser
-BOTH = pytest.mark.parametrize(
-    "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
-)
 
 
 def saved(tab: Tab, link: str, folder: Path) -> Path:

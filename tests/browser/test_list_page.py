@@ -11,15 +11,11 @@ from app.db import create_database_engine, write_session
 from app.runs.models import Run
 from app.schema import migrate
 from app.settings import Settings
-from tests.browser.conftest import Service, Tab, serve
+from tests.browser.conftest import BOTH, Service, Tab, serve
 from tests.browser.test_every_page import serious, sideways
 from tests.support.pages_data import add_run
 
 pytestmark = pytest.mark.browser
-OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
-BOTH = pytest.mark.parametrize(
-    "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
-)
 AWAY = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s})"
 CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
 

@@ -1,7 +1,6 @@
 """The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -9,7 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.clock import now
-from app.db import create_database_engine, write_session
+from app.db import write_session
 from app.runs.models import RankRow, Run, RunHistory, StageAttempt
 from tests.browser.conftest import Service, Tab
 from tests.support.pages_data import (
@@ -29,13 +28,6 @@ pytestmark = pytest.mark.browser
 STAGES = {"prepare": "succeeded", "distributed": "running", "compare": "queued"}
 AWAY = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s})"
 CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
-
-
-@pytest.fixture
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 def say(engine: Engine, run_id: int, text: str) -> None:

@@ -1,25 +1,17 @@
 """Which metrics a page draws and how finely: every one can be reached, and a closer look brings every point."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 from sqlalchemy import Engine
 
-from app.db import create_database_engine, write_session
+from app.db import write_session
 from tests.browser.chart_probe import EXPOSE, a_run, chart, coloured, drag, falling, measure, plot, visible
 from tests.browser.conftest import Service, Tab
 from tests.support.pages_data import HOSTILE, add_events, add_metric, add_usage
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def engine(service: Service) -> Iterator[Engine]:
-    made = create_database_engine(service.settings)
-    yield made
-    made.dispose()
 
 
 def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine) -> None:

@@ -16,12 +16,11 @@ from app.db import create_database_engine, write_session
 from app.runs import queue
 from app.schema import migrate
 from app.settings import Settings
-from tests.browser.conftest import Tab, serve
+from tests.browser.conftest import BOTH, Tab, serve
 from tests.support.ended import end_run
 from tests.support.keeping_data import leave_behind
 
 pytestmark = pytest.mark.browser
-BOTH = pytest.mark.parametrize("tab", [{}, {"java_script_enabled": False}], ids=["script", "plain"], indirect=True)
 
 
 @dataclass(frozen=True, kw_only=True)

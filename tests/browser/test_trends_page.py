@@ -10,13 +10,12 @@ from playwright.sync_api import expect
 from app.db import create_database_engine
 from app.schema import migrate
 from app.settings import Settings
-from tests.browser.conftest import Tab, serve
+from tests.browser.conftest import BOTH, Tab, serve
 from tests.support.ended import end_run, make_result
 from tests.support.keeping_data import add_trend
 from trainer.contract.result import Check
 
 pytestmark = pytest.mark.browser
-BOTH = pytest.mark.parametrize("tab", [{}, {"java_script_enabled": False}], ids=["script", "plain"], indirect=True)
 USUAL = 3e-8
 
 

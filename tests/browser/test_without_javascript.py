@@ -3,10 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import OFF, Service, Tab
 
 pytestmark = pytest.mark.browser
-OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False}, id="off")], indirect=True)
 
 
 @OFF

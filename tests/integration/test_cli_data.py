@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from app.db import create_database_engine, write_session
 from app.runs.models import MalformedLine
 from app.settings import Settings
-from tests.support.cli import Done, call
+from tests.support.cli import asking, call
 from tests.support.pages_data import add_events, add_run, add_stages, add_usage, fill, write_log
 from tests.support.service import running_service
 
@@ -61,13 +61,7 @@ def port(settings: Settings, ids: dict[str, int]) -> Iterator[str]:
 @pytest.fixture(params=["directory", "service"])
 def ask(request: pytest.FixtureRequest, settings: Settings, port: str, tmp_path: Path) -> Any:
     """Return a function that runs a command on the data directory or with the service."""
-    served = request.param == "service"
-    given = {"DDP_AUDIT_PORT": port} if served else {}
-
-    def run(*arguments: str) -> Done:
-        return call(*arguments, data_dir=tmp_path / "none" if served else settings.data_dir, **given)
-
-    return run
+    return asking(settings, port if request.param == "service" else None, tmp_path / "none")
 
 
 READS = [

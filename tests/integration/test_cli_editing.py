@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from app.db import create_database_engine
 from app.schema import migrate
 from app.settings import Settings
-from tests.support.cli import Done, call
+from tests.support.cli import asking, call
 from tests.support.pages_data import add_run, write_log
 from tests.support.service import running_service
 
@@ -47,13 +47,7 @@ def port(settings: Settings) -> Iterator[str]:
 @pytest.fixture(params=["directory", "service"])
 def ask(request: pytest.FixtureRequest, settings: Settings, port: str, tmp_path: Path) -> Any:
     """Return a function that runs a command on the data directory or with the service."""
-    served = request.param == "service"
-    given = {"DDP_AUDIT_PORT": port} if served else {}
-
-    def run(*arguments: str) -> Done:
-        return call(*arguments, data_dir=tmp_path / "none" if served else settings.data_dir, **given)
-
-    return run
+    return asking(settings, port if request.param == "service" else None, tmp_path / "none")
 
 
 def labels(document: dict[str, Any]) -> tuple[str, list[str], str, bool]:

@@ -1,32 +1,14 @@
 """`ddp-audit show`: what it prints of a run can be typed in again."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
-from app.db import create_database_engine
-from app.schema import migrate
 from app.settings import Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run
 from trainer.contract.kinds import kinds, resolve_params
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    made = Settings(data_dir=tmp_path)
-    migrate(made)
-    return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 @pytest.mark.parametrize("kind", ["token-parity", "cifar", "resume"])

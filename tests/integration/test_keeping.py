@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
 from app.clock import now
-from app.db import create_database_engine, read_session, write_session
+from app.db import read_session, write_session
 from app.keeping import orphans as orphans_module
 from app.keeping.orphans import find_orphans, remove_orphans
 from app.keeping.retention import Policy, apply, plan
@@ -30,13 +29,6 @@ def settings(tmp_path: Path) -> Settings:
     made = Settings(data_dir=tmp_path / "data")
     migrate(made)
     return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 def ended(engine: Engine, settings: Settings, *, days: float = 0, size: int = 1000, pinned: bool = False) -> int:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from sqlalchemy import Engine
 
 from app.cli.main import main
 from app.clock import now
-from app.db import create_database_engine
 from app.schema import migrate
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
@@ -30,13 +29,6 @@ def settings(tmp_path: Path) -> Settings:
     made = Settings(data_dir=tmp_path / "data")
     migrate(made)
     return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import col, select
 
-from app.db import create_database_engine, read_session
+from app.db import read_session
 from app.keeping.orphans import QUIET_SECONDS, find_orphans, orphan_list, plan_of, remove_orphans
 from app.runs.errors import Conflict, NotFound
 from app.runs.models import AuditEntry, Run
@@ -33,13 +33,6 @@ def settings(tmp_path: Path) -> Settings:
     migrate(made)
     made.runs_dir.mkdir(parents=True, exist_ok=True)
     return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 def folder_of_files(root: Path, count: int = 300) -> Path:

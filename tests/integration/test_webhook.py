@@ -15,7 +15,7 @@ from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
 from app.clock import now
-from app.db import create_database_engine, read_session, write_session
+from app.db import read_session, write_session
 from app.runs.errors import NotFound
 from app.runs.models import Run
 from app.runs.records import Delivery
@@ -44,13 +44,6 @@ def settings(tmp_path: Path, receiver: Receiver) -> Settings:
     made = Settings(data_dir=tmp_path, webhook_url=receiver.url, webhook_secret=SECRET)
     migrate(made)
     return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 def log_of(engine: Engine) -> list[dict[str, Any]]:

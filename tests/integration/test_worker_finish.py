@@ -1,21 +1,18 @@
 """The end of a run as the worker writes it: verdict and checks in the transaction of the final move, or nothing."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, update
 from sqlmodel import col, select
 
-from app.db import create_database_engine, read_session, write_session
+from app.db import read_session, write_session
 from app.runs import queue
 from app.runs.models import Run
 from app.runs.records import RunCheck, RunFacts
 from app.runs.states import Reason, State
 from app.runs.trends import fill_checks, trend
-from app.schema import migrate
 from app.settings import Settings
 from tests.support.ended import make_result
 from trainer.contract.paths import RunPaths
@@ -33,20 +30,6 @@ CHECKS = [
     Check(name="gradient_parity", title="Gradients agree", passed=True, measured=3e-8, limit=1e-6, unit="1"),
     Check(name="odd", title="half \ud83d", passed=None, measured="NaN", detail="long"),
 ]
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    made = Settings(data_dir=tmp_path)
-    migrate(made)
-    return made
-
-
-@pytest.fixture
-def engine(settings: Settings) -> Iterator[Engine]:
-    made = create_database_engine(settings)
-    yield made
-    made.dispose()
 
 
 def running(engine: Engine) -> int:

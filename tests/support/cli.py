@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from app.cli.main import main
+from app.settings import Settings
 from tests.support.quiet import quiet_logs
 
 COMMAND = Path(sys.executable).with_name("ddp-audit")
@@ -51,6 +53,16 @@ def call(*arguments: str, data_dir: Path, **given: str) -> Done:
             quiet_logs()  # they were told to write to a stream that ends here
     out.seek(0)
     return Done(returncode=code, stdout=out.read(), stderr=err.getvalue())
+
+
+def asking(settings: Settings, port: str | None, elsewhere: Path) -> Callable[..., Done]:
+    """Return a function that runs a command on the data directory, or with the service at `port` from `elsewhere`."""
+    data_dir, given = (settings.data_dir, {}) if port is None else (elsewhere, {"DDP_AUDIT_PORT": port})
+
+    def ask(*arguments: str) -> Done:
+        return call(*arguments, data_dir=data_dir, **given)
+
+    return ask
 
 
 def start(*arguments: str, data_dir: Path, **given: str) -> "subprocess.Popen[str]":
