@@ -19,17 +19,19 @@ from app.inference.client import Classifier
 from app.runs.removal import finish_deletions
 from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
-from app.web import docs, health, login, problems
-from app.web.api import audit, catalogue, exports, files, keeping, predict, runs, sharing, status, telemetry
-from app.web.head import HeadAsGet
-from app.web.keepingnumbers import KeepingNumbers
-from app.web.live import Live
-from app.web.monitor import Measured, Monitor
-from app.web.prefix import Prefixed
-from app.web.requestlog import RequestLog
+from app.web.api import auditlog, exports, files, kinds, predict, runs, sharing, status, storage, telemetry
+from app.web.http import docs, problems
+from app.web.http.head import HeadAsGet
+from app.web.http.prefix import Prefixed
+from app.web.http.requestlog import RequestLog
+from app.web.security import login
 from app.web.security.access import Access
 from app.web.security.guard import Guard
 from app.web.security.sessions import Sessions
+from app.web.status import health
+from app.web.status.numbers import Measured, Monitor
+from app.web.status.storagenumbers import StorageNumbers
+from app.web.streams import Live
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 DESCRIPTION: Final = "Runs multi-rank training jobs and gives a numeric verdict on what distribution changed."
@@ -85,7 +87,7 @@ def create_local_api(settings: Settings) -> FastAPI:
 def _api() -> APIRouter:
     api = APIRouter(prefix=problems.BASE)
     # `exports` before `runs`: /runs/export is no number of a run.
-    for module in (exports, runs, telemetry, files, catalogue, predict, sharing, keeping, audit, status):
+    for module in (exports, runs, telemetry, files, kinds, predict, sharing, storage, auditlog, status):
         api.include_router(module.router)
     return api
 
@@ -95,7 +97,7 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.engine = create_database_engine(settings)
     app.state.live = Live(app.state.engine, settings)
     app.state.monitor = Monitor(app.state.engine, app.state.live)
-    app.state.monitor.registry.register(KeepingNumbers(app.state.engine, settings))
+    app.state.monitor.registry.register(StorageNumbers(app.state.engine, settings))
     app.state.sessions = Sessions(settings)
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = login.Guesses()

@@ -27,8 +27,8 @@ from app.runs.models import Run
 from app.runs.states import State
 from benchmarks.machine import header
 from tests.support.worker_lab import ROOT, Lab, open_lab
-from worker import processes
-from worker.processes import Identity
+from worker.executors.local import processes
+from worker.executors.local.processes import Identity
 
 VICTIMS = ("worker", "web", "shim", "agent", "rank 0", "rank 1")
 DEEDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -162,7 +162,7 @@ def find(lab: Lab, service: Service, run_id: int, name: str) -> Identity | None:
     if name.startswith("rank"):
         match = lambda item: processes.environment_of(item.pid).get("RANK") == name[-1]  # noqa: E731
     else:
-        module = b"worker.shim" if name == "shim" else b"trainer.launch"
+        module = b"worker.executors.local.shim" if name == "shim" else b"trainer.launch"
         match = lambda item: module in command(item.pid)  # noqa: E731
     return next((item for item in lab.processes(run_id) if match(item)), None)
 

@@ -16,8 +16,8 @@ from benchmarks.plain_cifar import ACCUMULATION, BATCH, ArrayImages, PlainTraini
 from benchmarks.ranks import IMAGES, RANKS, header, launch, median_ratio, paired, training_of
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group
-from trainer.kinds.cifar.draws import EpochPlan
-from trainer.kinds.cifar.split import PreparedData
+from trainer.kinds.cifar.data.draws import EpochPlan
+from trainer.kinds.cifar.data.split import PreparedData
 
 GOAL = 1.8
 

@@ -84,7 +84,7 @@ def prepare(folder: str) -> None:
     from app.schema import migrate
     from app.settings import load_settings
     from trainer.common.model_file import save_model
-    from trainer.kinds.cifar.model import CifarNet
+    from trainer.kinds.cifar.train.model import CifarNet
 
     settings = load_settings(data_dir=folder)
     migrate(settings)

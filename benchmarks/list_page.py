@@ -21,7 +21,7 @@ import orjson
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.runs.metrics import pack
+from app.runs.telemetry.packing import pack
 from app.schema import migrate
 from app.settings import Settings
 from benchmarks.machine import header

@@ -23,7 +23,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 BATCH, ACCUMULATION, SEED = 50, 4, 47
 TO_TENSOR = [transforms.ToTensor(), transforms.Normalize(CHANNEL_MEANS, CHANNEL_DEVIATIONS)]

@@ -19,12 +19,12 @@ from trainer.common.machine import cpu_model
 from trainer.common.telemetry import Telemetry
 from trainer.contract.config import RunConfig
 from trainer.contract.paths import RunPaths
+from trainer.kinds.cifar.data.sources import SYNTHETIC_CLASSES
+from trainer.kinds.cifar.data.split import PreparedData
+from trainer.kinds.cifar.data.synthetic import synthetic_images
 from trainer.kinds.cifar.params import KIND, CifarParams
-from trainer.kinds.cifar.sources import SYNTHETIC_CLASSES
-from trainer.kinds.cifar.split import PreparedData
-from trainer.kinds.cifar.synthetic import synthetic_images
-from trainer.kinds.cifar.train import build_training
-from trainer.kinds.cifar.training import Training
+from trainer.kinds.cifar.train.loop import Training
+from trainer.kinds.cifar.train.stage import build_training
 
 IMAGES = 2000
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,8 +18,8 @@ from benchmarks.ranks import IMAGES, RANKS, header, launch, median_ratio, paired
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group
 from trainer.common.sync_counter import SyncCounter
-from trainer.kinds.cifar.draws import EpochPlan
-from trainer.kinds.cifar.training import REPORTS_PER_EPOCH, Training
+from trainer.kinds.cifar.data.draws import EpochPlan
+from trainer.kinds.cifar.train.loop import REPORTS_PER_EPOCH, Training
 
 GOAL = 0.01
 PROFILED = 6

@@ -3,10 +3,10 @@
 from alembic import context
 from sqlmodel import SQLModel
 
+import app.runs.derived
 import app.runs.models
-import app.runs.records
 
-REGISTERED = (app.runs.models, app.runs.records)
+REGISTERED = (app.runs.models, app.runs.derived)
 
 context.configure(
     connection=context.config.attributes["connection"],

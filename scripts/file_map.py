@@ -1,4 +1,4 @@
-"""Keeps the README's map of files true: every source file with the first sentence of its own docstring."""
+"""Keeps docs/files.md (every source file with the first sentence of its docstring) and the README's rooms true."""
 
 import ast
 import re
@@ -8,8 +8,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-BEGIN, END = "<!-- map: begin (make format) -->", "<!-- map: end -->"
+LISTING = ROOT / "docs" / "files.md"
+HEAD = "# Every file\n\nOne line per file, from its own docstring. Written by `make format`, checked by `make check`.\n"
 MAPPED = ("app/", "worker/", "trainer/", "migrations/", "templates/", "benchmarks/", "scripts/")
+PAGES = "templates/pages/"
+"""One folder per page, not a room each."""
+ROOM = re.compile(r"^- `([\w/-]+/)`: \S", re.MULTILINE)
 
 
 def described(path: Path) -> str:
@@ -25,7 +29,7 @@ def described(path: Path) -> str:
 
 
 def files() -> list[str]:
-    """Return the files the map names."""
+    """Return the source files git tracks, and new ones it does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return sorted(
@@ -38,32 +42,40 @@ def files() -> list[str]:
     )
 
 
-def rendered() -> tuple[str, list[str]]:
-    """Return (the map as Markdown, files without a description)."""
+def rendered(names: list[str]) -> tuple[str, list[str]]:
+    """Return (the listing as Markdown, files without a description)."""
     lines, mute, folder = [], [], ""
-    for name in files():
+    for name in names:
         parent, base = name.rsplit("/", 1)
         if parent != folder:
-            lines += ["", f"**`{parent}/`**", ""]
+            lines += ["", f"## `{parent}/`", ""]
             folder = parent
         description = described(ROOT / name)
         if not description:
             mute.append(name)
         lines.append(f"- `{base}`: {description}")
-    return "\n".join(lines[1:]), mute
+    return HEAD + "\n".join(lines) + "\n", mute
+
+
+def room_problems(names: list[str], readme: str) -> list[str]:
+    """Return the folders that the README's list of rooms lacks, and those it names that do not exist."""
+    there = {f"{name.rsplit('/', 1)[0]}/" for name in names}
+    there = {room for room in there if not room.startswith(PAGES) or room == PAGES}
+    listed = set(ROOM.findall(readme))
+    missing = [f"README.md: the list of rooms lacks `{room}`" for room in sorted(there - listed)]
+    return missing + [f"README.md: there is no room `{room}`" for room in sorted(listed - there)]
 
 
 def main() -> int:
-    """Compare the map with the tree, or rewrite it with `--write`."""
-    map_text, mute = rendered()
-    readme = README.read_text()
-    head, rest = readme.split(BEGIN)
-    old, tail = rest.split(END)
+    """Compare the listing with the tree, or rewrite it with `--write`."""
+    names = files()
+    text, mute = rendered(names)
     problems = [f"{name}: no description in its docstring or first comment" for name in mute]
+    problems += room_problems(names, README.read_text())
     if "--write" in sys.argv:
-        README.write_text(f"{head}{BEGIN}\n{map_text}\n{END}{tail}")
-    elif old.strip() != map_text.strip():
-        problems.append("README.md: the map of files is out of date; run `make format`")
+        LISTING.write_text(text)
+    elif not LISTING.exists() or LISTING.read_text() != text:
+        problems.append("docs/files.md is out of date; run `make format`")
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -15,6 +15,8 @@ from trainer.contract.kinds import StagePlan
 from worker import records
 from worker.claim import Me
 from worker.executors.base import Executor, Handle
+from worker.executors.local.processes import STOPPED_STATES, Identity, boot_id
+from worker.executors.local.shim import EXIT_CANNOT_WRITE, EXIT_TAKEN
 from worker.facts import Facts, Supervisor, gather, read_json
 from worker.gpus import GpuWatch, by_rank
 from worker.hang import Stop, Watch
@@ -22,8 +24,6 @@ from worker.intake import Intake
 from worker.killer import Killer, course_of
 from worker.log import log
 from worker.plan import plan_attempt, run_paths
-from worker.processes import STOPPED_STATES, Identity, boot_id
-from worker.shim import EXIT_CANNOT_WRITE, EXIT_TAKEN
 from worker.usage import UsageLog
 
 SHIM_START_SECONDS: Final = 2.0

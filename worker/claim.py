@@ -12,13 +12,13 @@ from sqlmodel import Session, col, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
-from app.runs.heartbeats import live_workers
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import Reason, State
+from app.runs.workers import live_workers
 from worker import admission
 from worker.admission import Demand, Refuse, Start, Supply, Wait
+from worker.executors.local.processes import Identity
 from worker.outcome import failure_document
-from worker.processes import Identity
 
 ACTIVE: Final = (State.STARTING, State.RUNNING, State.STOPPING)
 LEASE_SECONDS: Final = 15.0

@@ -12,10 +12,10 @@ from app.runs.states import Reason
 from app.settings import Settings
 from trainer.contract.crumb import Crumb, read_crumb
 from trainer.contract.paths import AttemptPaths
-from worker import processes
+from worker.executors.local import processes
+from worker.executors.local.processes import MARKER, STOPPED_STATES, Identity
 from worker.lines import Heard
 from worker.outcome import failure_document
-from worker.processes import MARKER, STOPPED_STATES, Identity
 
 ANSWER_SECONDS: Final = 1.5
 """What a rank gets to write its stacks."""

@@ -8,8 +8,8 @@ from sqlalchemy import Engine, insert, update
 from sqlmodel import Session, col, select
 
 from app.db import read_session, write_session
-from app.runs.metrics import pack
 from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
+from app.runs.telemetry.packing import pack
 from trainer.contract.paths import AttemptPaths
 from worker.lines import Heard, Points
 from worker.tail import Cursor, Reading, Tails

@@ -12,9 +12,9 @@ from trainer.contract.crumb import read_crumb
 from trainer.contract.files import write_json_atomically
 from trainer.contract.kinds import KillPlan
 from trainer.contract.paths import AttemptPaths, RunPaths
-from worker import processes
+from worker.executors.local import processes
+from worker.executors.local.processes import MARKER, Identity
 from worker.facts import read_json, tail_of
-from worker.processes import MARKER, Identity
 
 LATEST_SHARE: Final = 0.95
 """Of the training: a kill drawn later would often come after the end and hit nobody."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.runs.metrics import NULL
+from app.runs.telemetry.packing import NULL
 from trainer.contract.events import EVENT_FIELDS, NON_FINITE
 
 LARGEST_STEP: Final = 2**53

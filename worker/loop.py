@@ -22,12 +22,12 @@ from worker.attempt import Office
 from worker.claim import Machine, Me
 from worker.devices import Devices
 from worker.executors.base import Executor
-from worker.executors.local import LocalExecutor
+from worker.executors.local.executor import LocalExecutor
+from worker.executors.local.processes import Identity
 from worker.gpus import GpuWatch
 from worker.intake import LeaseLost
 from worker.job import Job
 from worker.log import configure, log
-from worker.processes import Identity
 
 BUSY_TURN_SECONDS: Final = 0.1
 IDLE_TURN_SECONDS: Final = 0.25

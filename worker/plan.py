@@ -13,7 +13,7 @@ from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
-from worker.processes import MARKER
+from worker.executors.local.processes import MARKER
 
 CHECKOUT: Final = Path(trainer.__file__).resolve().parent.parent
 

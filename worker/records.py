@@ -15,11 +15,11 @@ from app.runs.states import State
 from trainer.contract.kinds import StagePlan
 from trainer.contract.result import Result
 from worker.claim import Me
+from worker.executors.local.processes import Identity
 from worker.facts import Facts
 from worker.hang import Stop
 from worker.intake import LeaseLost
 from worker.outcome import Outcome
-from worker.processes import Identity
 
 NOT_STARTED: Final = 0
 """Attempt number of a stage that is only planned."""

@@ -9,11 +9,11 @@ from sqlmodel import Session, col, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
-from app.runs.heartbeats import WORKER_FRESH_SECONDS
 from app.runs.models import Run, WorkerRow
+from app.runs.workers import WORKER_FRESH_SECONDS
 from worker.claim import ACTIVE, Me, lease
+from worker.executors.local.processes import Identity, boot_id
 from worker.log import log
-from worker.processes import Identity, boot_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

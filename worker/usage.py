@@ -12,11 +12,11 @@ from sqlmodel import Session, col, select
 
 from app.db import write_session
 from app.runs.models import RankUsage, Run
-from worker import processes
+from worker.executors.local import processes
+from worker.executors.local.processes import PROC
 from worker.gpus import GpuUse
 from worker.lines import Heard
 from worker.log import log
-from worker.processes import PROC
 
 SAMPLE_SECONDS: Final = 2.0
 """Between two looks at first; doubled whenever the samples of an attempt are thinned out."""

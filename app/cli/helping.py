@@ -6,7 +6,7 @@ from typing import Any, Final
 from typer import _click
 from typer.core import TyperGroup
 
-from app.web.pages.formats import first_clause
+from app.formats import first_clause
 
 SECTIONS: Final = {
     "Run": ("run", "retry", "cancel", "kinds", "predict"),

@@ -10,10 +10,10 @@ import typer
 
 from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.keeping import told
 from app.cli.output import AsJson, emit, note, say, table
+from app.cli.storage import told
+from app.formats import size
 from app.settings import CHECKOUT, Settings
-from app.web.pages.formats import size
 
 Document = dict[str, Any]
 NO_RUN: Final = {"max_runs": 0}
@@ -57,11 +57,11 @@ def _kind_text(name: str, has_sources: bool) -> str:
 
 
 def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
-    from app.runs.cleaning import note_acquired
+    from app.storage.cleaning import note_acquired
 
     before = {path.name for path in settings.datasets_dir.glob("*")}
     arguments = ["--datasets-dir", str(settings.datasets_dir), name, *(["--json"] if as_json else [])]
-    argv = [sys.executable, "-m", "trainer.kinds.cifar.acquire", *arguments]
+    argv = [sys.executable, "-m", "trainer.kinds.cifar.data.acquire", *arguments]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:
@@ -110,7 +110,7 @@ def _clean_generated(client: Client, yes: bool) -> tuple[list[Document], list[Do
     Each is removed by the plan that was just read: what was pinned or came back meanwhile stays.
     """
     if not client.remote:
-        from app.runs.cleaning import check_runs_place
+        from app.storage.cleaning import check_runs_place
 
         with told():
             check_runs_place(client.settings)
@@ -147,9 +147,9 @@ def _clean_data_sets(client: Client, yes: bool) -> tuple[list[Document], list[Do
             "--scope datasets: data sets lie on the machine of the service and are removed there, by the same command "
             "with neither DDP_AUDIT_HOST nor DDP_AUDIT_PORT set",
         )
-    from app.keeping.storage import data_sets
-    from app.runs.cleaning import acquired_data_sets
     from app.runs.removal import remove_path
+    from app.storage.cleaning import acquired_data_sets
+    from app.storage.overview import data_sets
 
     with told():
         paths = acquired_data_sets(client.settings)

@@ -41,7 +41,7 @@ def executing(client: Client, run_id: int) -> Iterator[Callable[[], None]]:
 
 def _worker_lives(client: Client) -> bool:
     from app.db import read_session
-    from app.runs.heartbeats import live_workers
+    from app.runs.workers import live_workers
 
     with read_session(client.engine) as session:
         return bool(live_workers(session))

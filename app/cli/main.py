@@ -14,13 +14,13 @@ from app.cli import (
     exporting,
     following,
     housekeeping,
-    keeping,
     predicting,
     reading,
     running,
     serving,
     sharing,
-    standing,
+    status,
+    storage,
 )
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
@@ -47,9 +47,9 @@ MODULES: Final = (
     predicting,
     checking,
     housekeeping,
-    keeping,
+    storage,
     sharing,
-    standing,
+    status,
 )
 for module in MODULES:
     module.register(app)

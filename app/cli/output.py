@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.web.pages.formats import size
+from app.formats import size
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 MOMENT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")

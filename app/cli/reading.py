@@ -7,8 +7,8 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
+from app.formats import words
 from app.runs.states import State
-from app.web.pages.formats import words
 
 SEVERAL = "; may be given several times."
 States = Annotated[list[str] | None, typer.Option(help=", ".join(State) + SEVERAL)]

@@ -10,8 +10,8 @@ import typer
 from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit, of_run
 from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
+from app.formats import words
 from app.runs.states import FINAL
-from app.web.pages.formats import words
 
 POLL_SECONDS: Final = 0.3
 EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}

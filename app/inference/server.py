@@ -25,7 +25,7 @@ from app.inference import wire
 from app.inference.errors import ModelRefused, Refused, Unavailable
 from app.inference.images import Picture, decode, open_picture, read_picture
 from trainer.common.model_file import ImageModel, ModelFileRefused, load_model
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 BATCHES: Final = (8, 4, 2, 1)
 """Sizes a batch may have: few, because the convolution library prepares itself for every new one."""

@@ -207,7 +207,7 @@ class MetricChunk(SQLModel, table=True):
     steps: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """`count` float64, little endian."""
     points: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    """`count` float64, little endian; null travels as a NaN with its own payload, see `app.runs.metrics`."""
+    """`count` float64, little endian; null travels as a NaN with its own payload, see `app.runs.telemetry.packing`."""
 
 
 class RankUsage(SQLModel, table=True):

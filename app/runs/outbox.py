@@ -7,8 +7,8 @@ from sqlalchemy import Table, delete, insert, select
 from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
+from app.runs.derived import Delivery, RunCheck, RunFacts
 from app.runs.models import Run, RunTag
-from app.runs.records import Delivery, RunCheck, RunFacts
 from trainer.contract.events import encodable
 from trainer.contract.result import Check
 

@@ -10,15 +10,15 @@ from sqlmodel import Session, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
-from app.runs.checkpoints import adopt_checkpoint, newest_checkpoint
 from app.runs.devices import check_devices
 from app.runs.errors import Conflict, Refused
-from app.runs.heartbeats import live_workers
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import clear_leftovers
 from app.runs.requests import RunRequest, check_key, check_launch, complete_params
+from app.runs.results.checkpoints import adopt_checkpoint, newest_checkpoint
 from app.runs.states import State
 from app.runs.store import get_run, tags_of
+from app.runs.workers import live_workers
 from app.settings import Settings
 
 KEY_TAKEN: Final = "idempotency_key_reused"

@@ -9,10 +9,10 @@ from sqlmodel import Session, col, select
 
 from app.runs import serialise
 from app.runs.errors import NotFound
-from app.runs.heartbeats import live_workers
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
 from app.runs.ordering import LARGEST_ID, Order, beyond, restriction, sorted_by, write_cursor
 from app.runs.states import State
+from app.runs.workers import live_workers
 
 NO_WORKER: Final = "no worker is running: `ddp-audit worker` starts one"
 PAGE_LIMIT: Final = 200

@@ -8,14 +8,14 @@ from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
 from app.db import write_session
+from app.runs.derived import Delivery, DeliveryAttempt
 from app.runs.errors import NotFound
 from app.runs.models import AuditEntry
-from app.runs.records import Delivery, DeliveryAttempt
 
 MOST: Final = 200
 Status = Literal["pending", "delivered", "failed", "skipped"]
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
-"""What can become of a delivery; see `app.runs.records.Delivery`."""
+"""What can become of a delivery; see `app.runs.derived.Delivery`."""
 
 
 def delivery_log(

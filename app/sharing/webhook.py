@@ -23,7 +23,7 @@ from sqlmodel import Session, col
 
 from app.clock import now
 from app.db import read_session, write_session
-from app.runs.records import Delivery, DeliveryAttempt
+from app.runs.derived import Delivery, DeliveryAttempt
 from app.settings import Settings
 
 TIMEOUT_SECONDS: Final = 10.0

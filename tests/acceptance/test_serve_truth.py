@@ -16,8 +16,8 @@ import pytest
 from sqlmodel import col, select
 
 from app.db import read_session
-from app.runs.heartbeats import live_workers
 from app.runs.models import RunHistory
+from app.runs.workers import live_workers
 from tests.support.worker_lab import ROOT, Lab, open_lab
 
 LONG: dict[str, Any] = {"launcher": "python", "steps": 120, "step_seconds": 0.05}

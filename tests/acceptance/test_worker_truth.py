@@ -18,12 +18,12 @@ from sqlmodel import col, select
 from app.runs.models import RunHistory
 from app.settings import Settings
 from tests.support.worker_lab import Lab, open_lab
-from worker import processes
 from worker.devices import Devices
-from worker.executors.local import LocalExecutor, LocalHandle
+from worker.executors.local import processes
+from worker.executors.local.executor import LocalExecutor, LocalHandle
+from worker.executors.local.processes import Identity
 from worker.loop import Worker
 from worker.plan import AttemptPlan
-from worker.processes import Identity
 
 LONG: dict[str, Any] = {"launcher": "python", "steps": 100, "step_seconds": 0.05}
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from app.cli.main import app as cli
 from app.main import create_app
 from app.settings import CHECKOUT, Settings
-from app.web.problems import BASE
+from app.web.http.problems import BASE
 
 METHODS = {"get": "GET", "download": "GET", "post": "POST", "patch": "PATCH", "delete": "DELETE"}
 FOLLOWED = {("GET", "/runs/{}/stream")}
@@ -82,7 +82,7 @@ def test_missing_command_is_noticed(app: FastAPI) -> None:
 def forms() -> set[str]:
     """Return the path of every form of the pages that changes something."""
     web = CHECKOUT / "app" / "web"
-    texts = [path.read_text() for path in (*sorted((web / "pages").glob("*.py")), web / "login.py")]
+    texts = [path.read_text() for path in (*sorted((web / "pages").glob("*.py")), web / "security" / "login.py")]
     return {plain(path) for text in texts for path in FORM.findall(text)}
 
 

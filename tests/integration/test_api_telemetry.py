@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from app.db import write_session
-from app.runs.metrics import NULL
 from app.runs.models import MalformedLine
+from app.runs.telemetry.packing import NULL
 from app.settings import Settings
 from tests.support.pages_data import add_events, add_metric, add_run, add_stages, save_result, write_log
 from tests.support.results import make_result

@@ -15,13 +15,13 @@ from sqlmodel import select
 
 from app.clock import now
 from app.db import create_database_engine, read_session, write_session
-from app.keeping.archive import BackupInvalid
-from app.keeping.backup import backup
-from app.keeping.restore import restore
 from app.runs.errors import Conflict, NotFound, Refused
 from app.runs.models import Meta, Run, WorkerRow
 from app.schema import migrate
 from app.settings import Settings
+from app.storage.archive import BackupInvalid
+from app.storage.backup import backup
+from app.storage.restore import restore
 from tests.support.ended import end_run
 
 
@@ -132,7 +132,7 @@ def test_half_a_backup_never_appears(
     def break_off(*_args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("app.keeping.backup.add_manifest", break_off)
+    monkeypatch.setattr("app.storage.backup.add_manifest", break_off)
     with pytest.raises(OSError, match="No space"):
         backup(settings, tmp_path / "out" / "b.tar")
     assert list((tmp_path / "out").iterdir()) == []

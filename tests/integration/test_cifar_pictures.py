@@ -10,9 +10,9 @@ from PIL import Image
 
 from tests.support.stages import LocalRun, StageFailed
 from trainer.contract.params import PreflightContext
+from trainer.kinds.cifar.data.sources import CIFAR10_CLASSES
+from trainer.kinds.cifar.data.split import PreparedData
 from trainer.kinds.cifar.params import KIND, CifarParams
-from trainer.kinds.cifar.sources import CIFAR10_CLASSES
-from trainer.kinds.cifar.split import PreparedData
 
 ARCHIVE = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-images.tar.xz"
 

@@ -16,12 +16,12 @@ from trainer.common.model_file import load_model
 from trainer.contract.manifest import step_directories
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import ConfusionPanel, ImagesPanel, Result
-from trainer.kinds.cifar.artifacts import ModeArtifacts
+from trainer.kinds.cifar.audit.artifacts import ModeArtifacts
+from trainer.kinds.cifar.audit.verify import verify
+from trainer.kinds.cifar.data.images import normalised
+from trainer.kinds.cifar.data.split import PreparedData
 from trainer.kinds.cifar.facts import ModeFacts
-from trainer.kinds.cifar.images import normalised
-from trainer.kinds.cifar.model import CifarNet
-from trainer.kinds.cifar.split import PreparedData
-from trainer.kinds.cifar.verify import verify
+from trainer.kinds.cifar.train.model import CifarNet
 
 pytestmark = pytest.mark.torchrun
 

@@ -12,11 +12,11 @@ from tests.support.stages import LocalRun
 from trainer.contract.kinds import StagePlan
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import Check
-from trainer.kinds.cifar.checks import confusion_check, count_checks, gradient_syncs_check
+from trainer.kinds.cifar.audit.checks import confusion_check, count_checks, gradient_syncs_check
+from trainer.kinds.cifar.audit.pair_checks import pair_checks
+from trainer.kinds.cifar.audit.witness_check import witness_check
 from trainer.kinds.cifar.facts import ModeFacts
-from trainer.kinds.cifar.pair_checks import pair_checks
 from trainer.kinds.cifar.params import CifarParams
-from trainer.kinds.cifar.witness_check import witness_check
 
 pytestmark = pytest.mark.torchrun
 

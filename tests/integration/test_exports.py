@@ -16,13 +16,13 @@ from sqlmodel import col, func, select
 
 from app.clock import now
 from app.db import create_database_engine, read_session, write_session
-from app.runs.export import Format
-from app.runs.listexport import list_pieces
+from app.runs.derived import RunFacts
+from app.runs.exports.run import Format
+from app.runs.exports.runlist import list_pieces
 from app.runs.models import Run, RunTag
 from app.runs.ordering import Order
-from app.runs.records import RunFacts
+from app.runs.results.trends import fill_checks
 from app.runs.store import PAGE_LIMIT, RunFilters
-from app.runs.trends import fill_checks
 from app.schema import migrate
 from app.settings import Settings
 from tests.support.ended import make_result as judged
@@ -254,7 +254,7 @@ def peak(engine: Engine, runs_dir: Path, form: Format) -> int:
 
 
 def test_memory_does_not_grow_with_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.runs.tables.CSV_ROWS", PAGE_LIMIT)
+    monkeypatch.setattr("app.runs.exports.tables.CSV_ROWS", PAGE_LIMIT)
     settings = Settings(data_dir=tmp_path)
     migrate(settings)
     engine = create_database_engine(settings)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.settings import Settings
-from app.web.pages.loglines import LogCursor
+from app.web.runlog.lines import LogCursor
 from tests.support.pages_data import fill
 from tests.support.service import Service, running_service
 from trainer.contract.paths import RunPaths

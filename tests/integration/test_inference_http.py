@@ -22,7 +22,7 @@ from tests.support.inference import CLASSES, add_run, network, served, service
 from tests.support.pictures import HOSTILE, encoded, exif, frames, photo
 from trainer.common.model_file import load_model
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS, pixels
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 LIMIT = 512 * 1024
 

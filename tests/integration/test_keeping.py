@@ -11,16 +11,16 @@ from sqlmodel import col, select
 
 from app.clock import now
 from app.db import read_session, write_session
-from app.keeping import orphans as orphans_module
-from app.keeping.orphans import find_orphans, remove_orphans
-from app.keeping.retention import Policy, apply, plan
-from app.keeping.usage import folder_size, run_sizes, usage
 from app.runs import queue
 from app.runs.errors import Conflict, Refused
 from app.runs.models import AuditEntry, Run
 from app.runs.states import Reason, State
 from app.schema import migrate
 from app.settings import Settings
+from app.storage import orphans as orphans_module
+from app.storage.orphans import find_orphans, remove_orphans
+from app.storage.retention import Policy, apply, plan
+from app.storage.usage import folder_size, run_sizes, usage
 from tests.support.ended import end_run
 
 
@@ -181,7 +181,7 @@ def test_run_pinned_in_the_last_moment_stays(
             session.execute(update(Run).where(col(Run.id) == first).values(pinned=True))
         return seen
 
-    monkeypatch.setattr("app.keeping.retention.plan", plan_then_pin)
+    monkeypatch.setattr("app.storage.retention.plan", plan_then_pin)
     done = apply(engine, settings, policy, seen=seen.digest, actor="operator")
     assert done["removed"] == [second]
     assert [item["id"] for item in done["skipped"]] == [first]

@@ -13,15 +13,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlmodel import SQLModel
 
+import app.runs.derived
 import app.runs.models
-import app.runs.records
 import migrations
 from app.db import create_database_engine
 from app.schema import SchemaTooNew, known_versions, migrate, schema_versions
 from app.settings import Settings
 
 assert app.runs.models
-assert app.runs.records
+assert app.runs.derived
 
 DATA = Path(__file__).resolve().parents[1] / "support" / "schemas"
 VERSIONS = sorted(known_versions())

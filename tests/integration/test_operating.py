@@ -19,7 +19,7 @@ from app.settings import SECRET_VARIABLES, Settings
 from tests.support.ended import end_run
 from tests.support.service import Service, running_service
 from trainer.contract.paths import AttemptPaths
-from worker.executors.local import LocalExecutor
+from worker.executors.local.executor import LocalExecutor
 from worker.plan import AttemptPlan
 
 

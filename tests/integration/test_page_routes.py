@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.settings import Settings
-from app.web.pages.loglines import LogCursor
+from app.web.runlog.lines import LogCursor
 from tests.support.pages_data import HOSTILE, fill
 from tests.support.service import Service, running_service
 

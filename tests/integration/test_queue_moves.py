@@ -11,9 +11,9 @@ from sqlmodel import col, select
 from app.clock import now
 from app.db import create_database_engine, read_session, write_session
 from app.runs import queue
-from app.runs.heartbeats import live_workers
 from app.runs.models import Run, RunHistory, RunTag, WorkerRow
 from app.runs.states import ForbiddenMove, Reason, State
+from app.runs.workers import live_workers
 from app.schema import migrate
 from app.settings import Settings
 

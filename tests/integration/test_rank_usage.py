@@ -13,7 +13,7 @@ from sqlmodel import col, select
 from app.db import create_database_engine, read_session, write_session
 from app.runs import queue
 from app.runs.models import RankUsage, Run
-from app.runs.resources import resources
+from app.runs.telemetry.resources import resources
 from app.schema import migrate
 from app.settings import Settings
 from app.web.pages.resources import resource_panels
@@ -21,8 +21,8 @@ from tests.support.pages_data import add_run, add_usage
 from tests.support.service import Service, running_service
 from tests.support.worker_lab import Lab
 from worker import usage
+from worker.executors.local.processes import MARKER
 from worker.lines import Heard
-from worker.processes import MARKER
 from worker.usage import UsageLog
 
 HTML = {"Accept": "text/html"}

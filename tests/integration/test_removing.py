@@ -15,12 +15,12 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 
 from app.db import read_session
-from app.keeping.orphans import QUIET_SECONDS, find_orphans, orphan_list, plan_of, remove_orphans
 from app.runs.errors import Conflict, NotFound
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import delete_run, finish_deletions, remove_path
 from app.schema import migrate
 from app.settings import Settings
+from app.storage.orphans import QUIET_SECONDS, find_orphans, orphan_list, plan_of, remove_orphans
 from tests.support.ended import end_run
 
 NOBODY = 65_534

@@ -17,8 +17,8 @@ from app.db import read_session, write_session
 from app.runs import queue
 from app.runs.models import AuditEntry
 from app.runs.outbox import record_checks
+from app.runs.results.trends import fill_checks
 from app.runs.states import Reason, State
-from app.runs.trends import fill_checks
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
 from tests.support.service import Service, running_service

@@ -16,9 +16,9 @@ from sqlmodel import col, select
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.runs.derived import Delivery
 from app.runs.errors import NotFound
 from app.runs.models import Run
-from app.runs.records import Delivery
 from app.runs.removal import delete_run
 from app.runs.states import Reason, State
 from app.schema import migrate

@@ -9,20 +9,20 @@ from sqlmodel import col, select
 
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.derived import RunCheck, RunFacts
 from app.runs.models import Run
-from app.runs.records import RunCheck, RunFacts
+from app.runs.results.trends import fill_checks, trend
 from app.runs.states import Reason, State
-from app.runs.trends import fill_checks, trend
 from app.settings import Settings
 from tests.support.ended import make_result
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import Check, Result
 from worker import records
 from worker.claim import Me
+from worker.executors.local.processes import Identity
 from worker.facts import Facts
 from worker.intake import LeaseLost
 from worker.outcome import Outcome
-from worker.processes import Identity
 
 ME = Me(id="me", process=Identity(pid=1, start=1, boot="b"))
 DONE = Outcome(state=State.SUCCEEDED, reason=Reason.COMPLETED, failure=None, diagnosis="")

@@ -12,8 +12,8 @@ from sqlmodel import col, select
 
 from app.db import create_database_engine, read_session, write_session
 from app.runs import queue
-from app.runs.metrics import unpack
 from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
+from app.runs.telemetry.packing import unpack
 from app.schema import migrate
 from app.settings import Settings
 from trainer.contract.paths import AttemptPaths, RunPaths

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from trainer.contract.paths import AttemptPaths
-from worker import processes
-from worker.executors.local import LocalExecutor, LocalHandle
+from worker.executors.local import processes
+from worker.executors.local.executor import LocalExecutor, LocalHandle
+from worker.executors.local.shim import EXIT_TAKEN
 from worker.plan import AttemptPlan
-from worker.shim import EXIT_TAKEN
 
 FAMILY = """
 import os, signal, subprocess, sys, time
@@ -129,7 +129,7 @@ def test_second_supervisor_steps_back(start: Any) -> None:
     handle, paths = start("import time; time.sleep(600)")
     wait_for(paths.shim, "pid")
     before = paths.shim.read_text()
-    second = subprocess.run([sys.executable, "-m", "worker.shim", str(paths.plan)], check=False)
+    second = subprocess.run([sys.executable, "-m", "worker.executors.local.shim", str(paths.plan)], check=False)
     assert second.returncode == EXIT_TAKEN
     assert paths.shim.read_text() == before
     assert handle.alive

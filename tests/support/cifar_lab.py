@@ -17,12 +17,12 @@ from trainer.common.distributed import Group, process_group
 from trainer.common.sync_counter import SyncCounter
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import RunPaths
+from trainer.kinds.cifar.data.split import PreparedData
 from trainer.kinds.cifar.facts import MemoryFacts
-from trainer.kinds.cifar.setup import autocast, state_digest
-from trainer.kinds.cifar.split import PreparedData
-from trainer.kinds.cifar.train import build_training, conclude
-from trainer.kinds.cifar.training import Training
-from trainer.kinds.cifar.window_step import WindowStep
+from trainer.kinds.cifar.train.loop import Training
+from trainer.kinds.cifar.train.setup import autocast, state_digest
+from trainer.kinds.cifar.train.stage import build_training, conclude
+from trainer.kinds.cifar.train.window_step import WindowStep
 
 
 class ForwardOutside(WindowStep):

@@ -20,9 +20,9 @@ from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import RunPaths
 from trainer.kinds.token_parity.distributed import WindowAudit, describe
 from trainer.kinds.token_parity.handover import Handover, write_document
-from trainer.kinds.token_parity.plan import WindowSampler, data_lock
 from trainer.kinds.token_parity.reference import window_batches
 from trainer.kinds.token_parity.signed import signed_gradients
+from trainer.tokens.plan import WindowSampler, data_lock
 
 # Tokens of fixture M: x[rank][micro-batch]; the gradient of a token is its x.
 TOKENS = (((2,) * 5, (7,), (2,) * 3), ((-2,) * 2, (3,) * 8, (9,)))

@@ -21,10 +21,10 @@ from app.inference.client import Classifier
 from app.runs.models import Run
 from app.schema import migrate
 from app.settings import Settings
-from app.web import problems
 from app.web.api import predict
+from app.web.http import problems
 from trainer.common.model_file import save_model
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

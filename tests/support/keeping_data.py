@@ -12,8 +12,8 @@ from sqlmodel import Session
 
 from app.clock import now
 from app.db import write_session
+from app.runs.derived import Delivery, DeliveryAttempt
 from app.runs.models import WorkerRow
-from app.runs.records import Delivery, DeliveryAttempt
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
 from trainer.contract.result import Check

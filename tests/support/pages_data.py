@@ -12,8 +12,8 @@ from sqlmodel import Session
 
 from app.clock import now
 from app.db import write_session
-from app.runs.metrics import pack
 from app.runs.models import AuditEntry, MetricChunk, RankRow, RankUsage, Run, RunEvent, RunHistory, RunTag, StageAttempt
+from app.runs.telemetry.packing import pack
 from app.schema import migrate
 from app.settings import Settings
 from tests.support.keeping_data import add_keeping

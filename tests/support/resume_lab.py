@@ -27,13 +27,13 @@ from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.contract.files import write_json_atomically
 from trainer.contract.manifest import MANIFEST, file_digest, read_manifest
-from trainer.kinds.cifar.setup import wrap
+from trainer.kinds.cifar.train.setup import wrap
 from trainer.kinds.resume.evaluate import evaluate
 from trainer.kinds.resume.params import ResumeParams
 from trainer.kinds.resume.train import FREE
 from trainer.kinds.resume.trajectory import Trajectory, plan_shape, seed_rank
-from trainer.kinds.token_parity.corpus import build_corpus
-from trainer.kinds.token_parity.plan import data_lock
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.plan import data_lock
 
 
 class Lab:

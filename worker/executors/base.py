@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from trainer.contract.paths import AttemptPaths
+from worker.executors.local.processes import Identity
 from worker.plan import AttemptPlan
-from worker.processes import Identity
 
 
 class Handle(Protocol):

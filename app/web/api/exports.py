@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.runs.export import MEDIA_TYPES, Format, Table, run_pieces
-from app.runs.listexport import ListTable, list_pieces
+from app.runs.exports.run import MEDIA_TYPES, Format, Table, run_pieces
+from app.runs.exports.runlist import ListTable, list_pieces
 from app.runs.ordering import Order
 from app.runs.store import get_run
 from app.web.api.filters import Filters

@@ -6,10 +6,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from app.runs.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
-from app.runs.checkpoints import check_checkpoints
+from app.runs.results.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
+from app.runs.results.checkpoints import check_checkpoints
+from app.runs.results.verification import run_folder, verify_run
 from app.runs.store import get_run
-from app.runs.verification import run_folder, verify_run
 from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
 

@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from app.inference.errors import Refused
-from app.web.uploads import FIELD, problem_of_refusal, read_upload
+from app.web.http.uploads import FIELD, problem_of_refusal, read_upload
 
 router = APIRouter(tags=["classification"])
 

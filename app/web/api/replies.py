@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from app.db import own_session, read_session
 from app.runs.service import Service
 from app.settings import Settings
-from app.web.problems import Problem
+from app.web.http.problems import Problem
 from app.web.security.access import Role
 
 

@@ -7,11 +7,11 @@ from sqlalchemy import Engine
 from starlette.responses import Response
 
 from app.db import read_session
-from app.runs.artifacts import result
 from app.runs.errors import NotFound
 from app.runs.requests import find_kind
+from app.runs.results.artifacts import result
+from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.runs.store import get_run, get_run_document
-from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.sharing.badge import badge, newest_verdict
 from app.sharing.deliveries import MOST, Status, delivery_log, redeliver
 from app.sharing.junit import junit
@@ -45,7 +45,7 @@ def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Resp
 @router.get("/runs/{run_id}/page", responses=_file("text/html", 404, 409), response_class=Response)
 def show_page(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the result as one HTML file that works without this service and without a network."""
-    from app.web.sharing.page import result_page
+    from app.web.views.standalone import result_page
 
     text = result_page(session, settings.runs_dir, run_id)
     headers = {

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.status import standing
 from app.web.api.replies import AppSettings, reply
 from app.web.api.schemas import StatusDocument, answers
-from app.web.standing import standing
 
 router = APIRouter(tags=["health"])
 

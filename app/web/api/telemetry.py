@@ -9,17 +9,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from app.db import read_session
-from app.runs.cursor import Cursor, decode
 from app.runs.errors import refused
-from app.runs.events import EVENTS_LIMIT, events, malformed_lines
-from app.runs.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
 from app.runs.ordering import LARGEST_ID
-from app.runs.resources import resources
-from app.runs.series import DEFAULT_POINTS, EVERY_STEP, FEWEST_POINTS, MAX_POINTS, StepRange, metrics
 from app.runs.store import get_run
+from app.runs.telemetry.cursor import Cursor, decode
+from app.runs.telemetry.events import EVENTS_LIMIT, events, malformed_lines
+from app.runs.telemetry.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
+from app.runs.telemetry.resources import resources
+from app.runs.telemetry.series import DEFAULT_POINTS, EVERY_STEP, FEWEST_POINTS, MAX_POINTS, StepRange, metrics
 from app.web.api.replies import AppSettings, ReadSession, reply
 from app.web.api.schemas import EventList, Items, LogPiece, ResourceList, answers
-from app.web.live import Live
+from app.web.streams import Live
 from trainer.contract.events import EVENT_FIELDS
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])

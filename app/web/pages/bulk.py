@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 from app.runs.editing import Changes, edit_run, read_changes
 from app.runs.errors import ServiceError, refused
 from app.runs.removal import delete_run
-from app.web.pages import rendering
+from app.web.forms.tags import tags_from_text
 from app.web.pages.listing import ListQuery
 from app.web.pages.run import service
-from app.web.pages.tagtext import tags_from_text
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 MOST_RUNS: Final = 500

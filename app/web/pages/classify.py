@@ -8,9 +8,9 @@ from fastapi.responses import Response
 from app.db import read_session
 from app.runs.store import RunFilters, list_runs
 from app.web.api.predict import classify_upload
-from app.web.pages import rendering
-from app.web.problems import Problem
-from app.web.uploads import read_upload
+from app.web.http.problems import Problem
+from app.web.http.uploads import read_upload
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

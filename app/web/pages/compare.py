@@ -6,14 +6,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
-from app.runs import artifacts
-from app.runs.compare import compare, read_ids
 from app.runs.errors import NotFound, ServiceError
+from app.runs.results import artifacts
+from app.runs.results.compare import compare, read_ids
 from app.runs.store import list_runs
-from app.web.pages import rendering
-from app.web.pages.comparing import curves, matrix_pairs
-from app.web.pages.markdown import table
-from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS
+from app.web.charts.comparison import curves, matrix_pairs
+from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS
+from app.web.views import rendering
+from app.web.views.markdown import table
 
 router = APIRouter(include_in_schema=False)
 

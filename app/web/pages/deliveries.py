@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from app.db import read_session
 from app.sharing.deliveries import STATUSES, delivery_log, redeliver
-from app.web.pages import rendering
-from app.web.pages.entries import EntriesQuery
+from app.web.views import rendering
+from app.web.views.entries import EntriesQuery
 
 router = APIRouter(include_in_schema=False)
 

@@ -3,8 +3,8 @@
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from app.web.pages import rendering
-from app.web.problems import Problem
+from app.web.http.problems import Problem
+from app.web.views import rendering
 
 
 def render_problem(request: Request, problem: Problem) -> HTMLResponse:

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from app.runs.requests import RunRequest
-from app.web.pages import rendering
-from app.web.pages.arithmetic import Cell, EmptyWindow, both_means
 from app.web.pages.run import see, service
+from app.web.views import rendering
+from app.web.views.arithmetic import Cell, EmptyWindow, both_means
 
 router = APIRouter(include_in_schema=False)
 RANKS: Final = 2

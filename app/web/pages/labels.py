@@ -12,10 +12,10 @@ from app.db import read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.errors import Refused
 from app.runs.store import get_run_document
-from app.web.pages import rendering
+from app.web.forms.tags import tags_from_text
 from app.web.pages.listing import ListQuery, list_context
 from app.web.pages.run import PageQuery, render, see
-from app.web.pages.tagtext import tags_from_text
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

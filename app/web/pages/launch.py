@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from starlette.datastructures import FormData
 
 from app.db import read_session
-from app.runs.catalogue import kind_documents
 from app.runs.errors import Refused
+from app.runs.kinds import kind_documents
 from app.runs.requests import RunRequest
 from app.runs.store import get_run_document
-from app.web.pages import rendering
-from app.web.pages.forms import form_fields, plain, typed
+from app.web.forms.fields import form_fields, plain, typed
 from app.web.pages.run import see, service
+from app.web.views import rendering
 from trainer.contract.wording import fault
 
 router = APIRouter(include_in_schema=False)

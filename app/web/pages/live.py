@@ -16,12 +16,12 @@ from fastapi.responses import StreamingResponse
 from app.db import read_session
 from app.runs.errors import NotFound
 from app.runs.store import get_run
-from app.web.live import HEARTBEAT_SECONDS, Live
-from app.web.pages import rendering
-from app.web.pages.following import Place, Reading, read_shared
-from app.web.pages.loglines import LogCursor
+from app.web.http.problems import Problem
 from app.web.pages.run import LogQuery
-from app.web.problems import Problem
+from app.web.runlog.following import Place, Reading, read_shared
+from app.web.runlog.lines import LogCursor
+from app.web.streams import HEARTBEAT_SECONDS, Live
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from app.web.pages import rendering
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
-from app.runs.artifacts import artifact_path, media_type
+from app.formats import size
+from app.runs.results.artifacts import artifact_path, media_type
 from app.runs.store import get_run
-from app.web.pages import rendering
-from app.web.pages.formats import size
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

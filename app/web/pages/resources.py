@@ -10,13 +10,13 @@ from sqlmodel import Session
 from app.db import read_session
 from app.runs.models import Run
 from app.runs.ordering import LARGEST_ID
-from app.runs.resources import resources
-from app.runs.series import thin
 from app.runs.states import State
 from app.runs.store import get_run
-from app.web.pages import rendering
-from app.web.pages.curves import stepped_panel
-from app.web.pages.panels import PanelView, panel_views
+from app.runs.telemetry.resources import resources
+from app.runs.telemetry.series import thin
+from app.web.charts.lines import stepped_panel
+from app.web.views import rendering
+from app.web.views.panels import PanelView, panel_views
 
 router = APIRouter(include_in_schema=False)
 

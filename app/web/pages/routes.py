@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from app.web.pages import (
-    audit,
+    auditlog,
     bulk,
     classify,
     compare,
@@ -23,8 +23,8 @@ from app.web.pages import (
 )
 
 READING = (listing, bulk, labels, launch, live, run, previews, resources, compare, trends, classify, explain)
-KEEPING = (storage, status, deliveries, audit, login)
+OPERATING = (storage, status, deliveries, auditlog, login)
 
 router = APIRouter(include_in_schema=False)
-for part in (*READING, *KEEPING):
+for part in (*READING, *OPERATING):
     router.include_router(part.router)

@@ -12,13 +12,13 @@ from app.db import read_session
 from app.runs.removal import delete_run
 from app.runs.service import Service
 from app.runs.store import get_run, get_run_document
-from app.web.pages import rendering
+from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.pages.deliveries import notice_of
-from app.web.pages.loglines import LogFilter
-from app.web.pages.logtail import LogScope, render_tail
-from app.web.pages.metriccharts import FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.pages.resources import resource_panels
-from app.web.pages.runview import files_context, run_context
+from app.web.runlog.lines import LogFilter
+from app.web.runlog.tail import LogScope, render_tail
+from app.web.views import rendering
+from app.web.views.run import files_context, run_context
 
 router = APIRouter(include_in_schema=False)
 

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app.web.health import product_version
-from app.web.pages import rendering
-from app.web.standing import standing
+from app.status import standing
+from app.web.status.health import product_version
+from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from app.keeping.orphans import listed, orphan_list, remove_orphans
-from app.keeping.retention import Policy, apply, plan
-from app.keeping.storage import storage
 from app.runs.errors import Conflict, Refused, refused
 from app.runs.requests import find_kind
-from app.web.pages import rendering
+from app.storage.orphans import listed, orphan_list, remove_orphans
+from app.storage.overview import storage
+from app.storage.retention import Policy, apply, plan
+from app.web.views import rendering
 from trainer.contract.kinds import kinds
 
 router = APIRouter(include_in_schema=False)

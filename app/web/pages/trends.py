@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.requests import find_kind
-from app.runs.trends import MOST_POINTS, fill_checks, trend, trend_checks
-from app.web.pages import rendering
-from app.web.pages.trendchart import reading, trend_chart
+from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
+from app.web.charts.trend import reading, trend_chart
+from app.web.views import rendering
 from trainer.contract.kinds import kinds
 
 router = APIRouter(include_in_schema=False)

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from app.settings import Settings
-from app.web.problems import Problem, route_path
+from app.web.http.problems import Problem, route_path
 from app.web.security.hosts import SAFE_METHODS
 from app.web.security.sessions import Sessions
 

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 from app.settings import Settings
-from app.web.problems import Problem
+from app.web.http.problems import Problem
 from app.web.security.access import is_predict
 
 JSON_BYTES: Final = 1024 * 1024

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.settings import Settings
-from app.web.problems import answer, problem_of, route_path, wants_html
+from app.web.http.problems import answer, problem_of, route_path, wants_html
 from app.web.security import bodies
 from app.web.security.access import Access
 from app.web.security.hosts import check_host, check_origin

@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 
-from app.web.problems import Problem
+from app.web.http.problems import Problem
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

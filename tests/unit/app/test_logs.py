@@ -18,7 +18,7 @@ from starlette.types import Message
 
 from app.logs import configure
 from app.settings import Settings
-from app.web.requestlog import RequestLog
+from app.web.http.requestlog import RequestLog
 
 TOKEN = "the-operators-token"
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.settings import Settings
 from worker.devices import Devices, in_use
-from worker.memory import oom_kills
+from worker.executors.local.memory import oom_kills
 
 UUIDS = {"aaa": 0, "bbb": 1, "ccc": 2}
 

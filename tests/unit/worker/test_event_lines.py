@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from app.runs.metrics import NULL_BITS, pack
+from app.runs.telemetry.packing import NULL_BITS, pack
 from worker.lines import KEPT_CHARACTERS, Batch, Heard
 
 GOOD = b'{"seq":0,"t":1.5,"type":"phase","phase":"train","step":3}'

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from worker import processes
-from worker.processes import Identity
+from worker.executors.local import processes
+from worker.executors.local.processes import Identity
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

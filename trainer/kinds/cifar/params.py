@@ -7,8 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from trainer.contract.kinds import KindSpec, StagePlan
 from trainer.contract.params import CommonParams
-from trainer.kinds.cifar.preflight import preflight
-from trainer.kinds.cifar.sources import SOURCE_PATTERN, parse_source
+from trainer.kinds.cifar.data.preflight import preflight
+from trainer.kinds.cifar.data.sources import SOURCE_PATTERN, parse_source
 from trainer.kinds.cifar.window import Refusal, window_refusal
 
 Mode = Literal["every", "no_sync"]
@@ -117,18 +117,18 @@ def stage_of(mode: Mode) -> str:
 
 def _stages(params: CifarParams) -> list[StagePlan]:
     return [
-        StagePlan(name="prepare", title="Prepare the images", entry="trainer.kinds.cifar.prepare:run"),
+        StagePlan(name="prepare", title="Prepare the images", entry="trainer.kinds.cifar.data.prepare:run"),
         *(
             StagePlan(
                 name=stage_of(mode),
                 title=f"Train, mode {mode}",
-                entry="trainer.kinds.cifar.train:run",
+                entry="trainer.kinds.cifar.train.stage:run",
                 launcher="torchrun",
                 arguments={"mode": mode},
             )
             for mode in params.modes
         ),
-        StagePlan(name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit:run"),
+        StagePlan(name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit.stage:run"),
     ]
 
 

@@ -15,7 +15,7 @@ from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
 from trainer.kinds.resume.kills import read_kills
 from trainer.kinds.resume.panels import curves, panels
-from trainer.kinds.token_parity.corpus import build_corpus
+from trainer.tokens.corpus import build_corpus
 
 LIMITS = [
     "Other models, real data, other optimizers, mixed precision and several nodes are not shown.",

@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from trainer.kinds.token_parity.batches import IGNORED, make_batch
-from trainer.kinds.token_parity.corpus import Corpus
-from trainer.kinds.token_parity.model import build_model
+from trainer.tokens.batches import IGNORED, make_batch
+from trainer.tokens.corpus import Corpus
+from trainer.tokens.model import build_model
 
 BATCH: Final = 64
 

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from trainer.contract.kinds import KillPlan, KindSpec, StagePlan
 from trainer.contract.params import CommonParams
-from trainer.kinds.token_parity.corpus import POOL_SIZE
+from trainer.tokens.corpus import POOL_SIZE
 
 INTERRUPTED, CONTINUOUS, RESUMED, CONTROL = "interrupted", "continuous", "resumed", "control"
 KILLED, COMPARE = "killed", "compare"

@@ -12,7 +12,7 @@ from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.manifest import step_directory
 from trainer.kinds.resume.params import origin_stage
 from trainer.kinds.resume.trajectory import Trajectory, plan_shape
-from trainer.kinds.token_parity.plan import data_lock
+from trainer.tokens.plan import data_lock
 
 FREE = frozenset({"stop_step", "kills"})
 """Parameters that say where to stop; `updates` is not among them, the cosine is fixed to it."""

@@ -18,10 +18,10 @@ from trainer.common.distributed import Group
 from trainer.common.window import accumulate
 from trainer.kinds.resume.layout import LayoutRecorder
 from trainer.kinds.resume.params import OPTIMIZER_FAULT, RNG_FAULT, SAMPLER_FAULT, ResumeParams
-from trainer.kinds.token_parity.batches import loss_sum, make_batch
-from trainer.kinds.token_parity.corpus import build_corpus
-from trainer.kinds.token_parity.model import build_model
-from trainer.kinds.token_parity.plan import PlanShape, WindowSampler
+from trainer.tokens.batches import loss_sum, make_batch
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.model import build_model
+from trainer.tokens.plan import PlanShape, WindowSampler
 
 DROPOUT: Final = 0.1
 MOMENTUM: Final = 0.9

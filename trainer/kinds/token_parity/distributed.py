@@ -13,7 +13,6 @@ from trainer.common.machine import cpu_model
 from trainer.common.normalisation import EmptyWindowError
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.window import RULES, Rule, accumulate, gradients
-from trainer.kinds.token_parity.batches import Batch, loss_sum, without_targets
 from trainer.kinds.token_parity.handover import (
     AUDITED,
     EMPTY_RANK,
@@ -23,10 +22,11 @@ from trainer.kinds.token_parity.handover import (
     Handover,
     write_document,
 )
-from trainer.kinds.token_parity.model import build_model, weights_digest
-from trainer.kinds.token_parity.plan import PlanShape, WindowSampler, data_lock
 from trainer.kinds.token_parity.reference import window_batches
 from trainer.kinds.token_parity.signed import signed_gradients
+from trainer.tokens.batches import Batch, loss_sum, without_targets
+from trainer.tokens.model import build_model, weights_digest
+from trainer.tokens.plan import PlanShape, WindowSampler, data_lock
 
 EXPERIMENTS = 6
 

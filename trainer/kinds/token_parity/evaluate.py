@@ -9,8 +9,8 @@ from torch import nn
 
 from trainer.common.distributed import Group
 from trainer.common.normalisation import EmptyWindowError
-from trainer.kinds.token_parity.batches import IGNORED, make_batch
-from trainer.kinds.token_parity.corpus import Sequence4
+from trainer.tokens.batches import IGNORED, make_batch
+from trainer.tokens.corpus import Sequence4
 
 BATCH = 32
 

@@ -16,8 +16,8 @@ from trainer.contract.result import (
     TablePanel,
 )
 from trainer.kinds.token_parity.comparison import EDGES
-from trainer.kinds.token_parity.corpus import SYMBOLS
 from trainer.kinds.token_parity.evidence import Evidence
+from trainer.tokens.corpus import SYMBOLS
 
 CHANCE_ACCURACY, CHANCE_LOSS = 1 / SYMBOLS, math.log(SYMBOLS)
 CELLS_SHOWN = 256

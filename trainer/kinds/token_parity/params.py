@@ -7,8 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from trainer.contract.kinds import KindSpec, StagePlan
 from trainer.contract.params import CommonParams
-from trainer.kinds.token_parity.corpus import POOL_SIZE
-from trainer.kinds.token_parity.plan import PlanShape
+from trainer.tokens.corpus import POOL_SIZE
+from trainer.tokens.plan import PlanShape
 
 Variant = Literal["correct", "mean_of_means", "rank_mean", "missing_world_size", "extra_accumulation_division"]
 

@@ -2,10 +2,10 @@
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce
-from trainer.kinds.token_parity.corpus import length_range
 from trainer.kinds.token_parity.handover import Handover, write_document
 from trainer.kinds.token_parity.params import TokenParityParams
-from trainer.kinds.token_parity.plan import WindowSampler, data_lock, token_counts
+from trainer.tokens.corpus import length_range
+from trainer.tokens.plan import WindowSampler, data_lock, token_counts
 
 
 def run(context: StageContext) -> None:

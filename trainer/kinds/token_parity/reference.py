@@ -8,11 +8,11 @@ from torch import Tensor
 from trainer.common.context import StageContext
 from trainer.common.distributed import process_group
 from trainer.common.window import gradients
-from trainer.kinds.token_parity.batches import Batch, loss_sum, make_batch, without_targets
-from trainer.kinds.token_parity.corpus import build_corpus
 from trainer.kinds.token_parity.handover import AUDITED, EMPTY_RANK, LOCALLY_EMPTY, Handover
-from trainer.kinds.token_parity.model import TokenModel, build_model, weights_digest
-from trainer.kinds.token_parity.plan import PlanShape, Window, WindowSampler
+from trainer.tokens.batches import Batch, loss_sum, make_batch, without_targets
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.model import TokenModel, build_model, weights_digest
+from trainer.tokens.plan import PlanShape, Window, WindowSampler
 
 
 def run(context: StageContext) -> None:

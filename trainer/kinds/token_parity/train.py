@@ -13,13 +13,13 @@ from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
 from trainer.common.window import RULES, accumulate
 from trainer.contract.exits import EXIT_PREEMPTED
-from trainer.kinds.token_parity.batches import loss_sum, make_batch
-from trainer.kinds.token_parity.corpus import build_corpus
 from trainer.kinds.token_parity.distributed import wrap
 from trainer.kinds.token_parity.evaluate import evaluate
 from trainer.kinds.token_parity.handover import Handover, write_document
-from trainer.kinds.token_parity.model import build_model
-from trainer.kinds.token_parity.plan import WindowSampler, data_lock
+from trainer.tokens.batches import loss_sum, make_batch
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.model import build_model
+from trainer.tokens.plan import WindowSampler, data_lock
 
 FREE = frozenset({"updates", "atol", "rtol"})
 """Parameters that say where to stop and what to accept, not which trajectory is taken."""

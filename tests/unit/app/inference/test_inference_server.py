@@ -13,7 +13,7 @@ from tests.support.inference import CLASSES, network
 from tests.support.pictures import encoded, photo
 from trainer.common.model_file import load_model, save_model
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 from starlette.datastructures import Headers
 
-from app.web.problems import Problem
+from app.web.http.problems import Problem
 from app.web.security.hosts import check_host, check_origin
 
 ALLOWED = ("127.0.0.1", "localhost", "::1", "*.example.org", "Audit.Example.com")

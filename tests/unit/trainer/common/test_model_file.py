@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainer.common.model_file import ModelFileRefused, load_model, save_model, without_wrappers
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 CLASSES = ("module", "cat", "dog")
 

@@ -8,14 +8,14 @@ import pytest
 from tests.support.cifar_facts import CLASSES, epoch_facts, mode_facts, parameters, window
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import Check, verdict_of
-from trainer.kinds.cifar.artifacts import ModeArtifacts, baseline, top_confusions
-from trainer.kinds.cifar.audit import judge, reported_syncs, summary
+from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, top_confusions
+from trainer.kinds.cifar.audit.limits import limits
+from trainer.kinds.cifar.audit.pair_checks import pair_checks
+from trainer.kinds.cifar.audit.panels import panels
+from trainer.kinds.cifar.audit.stage import judge, reported_syncs, summary
+from trainer.kinds.cifar.data.split import DataCard
 from trainer.kinds.cifar.facts import ModeFacts, StartFacts
-from trainer.kinds.cifar.limits import limits
-from trainer.kinds.cifar.pair_checks import pair_checks
-from trainer.kinds.cifar.panels import panels
 from trainer.kinds.cifar.params import CifarParams
-from trainer.kinds.cifar.split import DataCard
 
 BOTH = parameters(mode="both")
 

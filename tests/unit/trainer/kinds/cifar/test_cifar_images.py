@@ -8,11 +8,11 @@ import torch
 
 from trainer.contract.paths import RunPaths
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.draws import DrawLog, EpochPlan
-from trainer.kinds.cifar.images import ImageSplit, Views, cropped, normalised
-from trainer.kinds.cifar.setup import measure_memory
-from trainer.kinds.cifar.split import PreparedData, draw_ids
-from trainer.kinds.cifar.synthetic import synthetic_images
+from trainer.kinds.cifar.data.draws import DrawLog, EpochPlan
+from trainer.kinds.cifar.data.images import ImageSplit, Views, cropped, normalised
+from trainer.kinds.cifar.data.split import PreparedData, draw_ids
+from trainer.kinds.cifar.data.synthetic import synthetic_images
+from trainer.kinds.cifar.train.setup import measure_memory
 
 
 def images(count: int = 6) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_draw_log_continues_where_it_stopped() -> None:
 
 
 def test_checkpointing_saves_memory() -> None:
-    from trainer.kinds.cifar.model import CifarNet
+    from trainer.kinds.cifar.train.model import CifarNet
 
     network = CifarNet().to(memory_format=torch.channels_last)
     before = {name: value.clone() for name, value in network.state_dict().items()}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainer.kinds.cifar.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet
 
 
 def count(network: nn.Module) -> int:
@@ -49,7 +49,7 @@ def test_checkpointing_changes_no_bit() -> None:
 def test_checkpointing_guard_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import nullcontext
 
-    monkeypatch.setattr("trainer.kinds.cifar.model.statistics_kept", lambda _block: nullcontext())
+    monkeypatch.setattr("trainer.kinds.cifar.train.model.statistics_kept", lambda _block: nullcontext())
     torch.manual_seed(3)
     plain = CifarNet()
     saving = copy.deepcopy(plain)

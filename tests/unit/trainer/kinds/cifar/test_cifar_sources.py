@@ -17,12 +17,12 @@ from torchvision.datasets import CIFAR10
 
 from trainer.contract.kinds import resolve_params
 from trainer.contract.params import PreflightContext
-from trainer.kinds.cifar import folders
-from trainer.kinds.cifar import preflight as module
-from trainer.kinds.cifar.acquire import LICENCE_NOTICE, acquire, main
+from trainer.kinds.cifar.data import folders
+from trainer.kinds.cifar.data import preflight as module
+from trainer.kinds.cifar.data.acquire import LICENCE_NOTICE, acquire, main
+from trainer.kinds.cifar.data.pool import open_pool
+from trainer.kinds.cifar.data.sources import CIFAR10_CLASSES, CIFAR10_FOLDER, CIFAR10_MD5
 from trainer.kinds.cifar.params import KIND, CifarParams
-from trainer.kinds.cifar.pool import open_pool
-from trainer.kinds.cifar.sources import CIFAR10_CLASSES, CIFAR10_FOLDER, CIFAR10_MD5
 
 SMALL: dict[str, Any] = {"batch_size": 1, "accum_steps": 2, "train_size": 4, "validation_size": 2, "test_size": 2}
 

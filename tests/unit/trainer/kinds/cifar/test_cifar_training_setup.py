@@ -14,11 +14,11 @@ from trainer.common.telemetry import Telemetry
 from trainer.contract.config import RunConfig
 from trainer.contract.manifest import Header
 from trainer.contract.paths import RunPaths
-from trainer.kinds.cifar import precision
+from trainer.kinds.cifar.data.split import DataCard
 from trainer.kinds.cifar.params import KIND
-from trainer.kinds.cifar.precision import PrecisionRefused, agreed_precision, refuse_missing_bf16
-from trainer.kinds.cifar.split import DataCard
-from trainer.kinds.cifar.train import trajectory
+from trainer.kinds.cifar.train import precision
+from trainer.kinds.cifar.train.precision import PrecisionRefused, agreed_precision, refuse_missing_bf16
+from trainer.kinds.cifar.train.stage import trajectory
 
 CARD = DataCard(source="synthetic", classes=("a", "b"), counts={"train": [1, 1]}, digest="d1")
 

@@ -12,8 +12,8 @@ from tests.support.cifar_facts import CLASSES, mode_facts, parameters
 from trainer.contract.config import RunConfig
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import RunPaths
-from trainer.kinds.cifar.artifacts import ModeArtifacts, top_confusions
-from trainer.kinds.cifar.verify import main, verify
+from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, top_confusions
+from trainer.kinds.cifar.audit.verify import main, verify
 
 PARAMS = parameters(mode="both")
 

@@ -13,11 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.common.distributed import Group
 from trainer.common.telemetry import Telemetry
 from trainer.contract.paths import AttemptPaths
-from trainer.kinds.cifar.images import ImageSplit
-from trainer.kinds.cifar.model import CifarNet
-from trainer.kinds.cifar.scoring import score
-from trainer.kinds.cifar.synthetic import synthetic_images
-from trainer.kinds.cifar.window_step import Batch, WindowStep
+from trainer.kinds.cifar.data.images import ImageSplit
+from trainer.kinds.cifar.data.synthetic import synthetic_images
+from trainer.kinds.cifar.train.model import CifarNet
+from trainer.kinds.cifar.train.scoring import score
+from trainer.kinds.cifar.train.window_step import Batch, WindowStep
 
 PARTS, SIZE = 3, 4
 

@@ -16,7 +16,7 @@ from trainer.kinds.resume import trajectory as module
 from trainer.kinds.resume.compare import LIMITS
 from trainer.kinds.resume.params import ResumeParams
 from trainer.kinds.resume.trajectory import Trajectory
-from trainer.kinds.token_parity.batches import make_batch, without_targets
+from trainer.tokens.batches import make_batch, without_targets
 
 
 def moving_weight() -> tuple[nn.Parameter, torch.optim.SGD]:

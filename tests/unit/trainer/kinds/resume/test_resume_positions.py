@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.kinds.token_parity.plan import PlanShape, WindowSampler, data_lock
+from trainer.tokens.plan import PlanShape, WindowSampler, data_lock
 
 SHAPE = PlanShape(seed=47, world_size=2, accumulation=2, batch_size=8)
 WINDOWS = 9

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from trainer.kinds.token_parity.corpus import POOL_SIZE, Corpus, build_corpus, length_range, transition_matrix
-from trainer.kinds.token_parity.plan import PlanShape, WindowSampler, data_lock, token_counts
+from trainer.tokens.corpus import POOL_SIZE, Corpus, build_corpus, length_range, transition_matrix
+from trainer.tokens.plan import PlanShape, WindowSampler, data_lock, token_counts
 
 SHAPE = PlanShape(seed=47, world_size=2, accumulation=2, batch_size=8)
 

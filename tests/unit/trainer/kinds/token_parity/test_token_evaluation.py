@@ -9,9 +9,9 @@ from trainer.common.distributed import Group
 from trainer.common.normalisation import EmptyWindowError
 from trainer.common.telemetry import Telemetry
 from trainer.contract.paths import AttemptPaths
-from trainer.kinds.token_parity.corpus import build_corpus
 from trainer.kinds.token_parity.evaluate import _local_sums, evaluate
-from trainer.kinds.token_parity.model import build_model
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.model import build_model
 
 SEQUENCES = build_corpus(47, 2).validation[:40]
 

@@ -3,9 +3,9 @@
 import torch
 
 from trainer.common.window import gradients
-from trainer.kinds.token_parity.batches import IGNORED, loss_sum, make_batch, without_targets
-from trainer.kinds.token_parity.corpus import build_corpus
-from trainer.kinds.token_parity.model import PARAMETERS, TokenModel, build_model, weights_digest
+from trainer.tokens.batches import IGNORED, loss_sum, make_batch, without_targets
+from trainer.tokens.corpus import build_corpus
+from trainer.tokens.model import PARAMETERS, TokenModel, build_model, weights_digest
 
 
 def _gradient(model: TokenModel, width: int) -> torch.Tensor:

@@ -1,0 +1,132 @@
+"""Repeating the verdict of a run from its stored files, by the kind's own verifier where it brings one."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from app.runs.errors import NotFound
+from app.runs.results.artifacts import artifact_path
+from app.runs.results.checkpoints import check_checkpoints
+from app.settings import CHECKOUT, harmless
+from trainer.contract.config import RunConfig
+from trainer.contract.paths import RunPaths
+from trainer.contract.result import ImagesPanel, Result, Verdict
+
+VERIFIER_SECONDS: Final = 100.0
+
+
+def run_folder(runs_dir: Path, run_id: int) -> Path:
+    """Return the folder of a run. Raises NotFound when there is none."""
+    folder = runs_dir / str(run_id)
+    if not folder.is_dir():
+        raise NotFound("no_files", f"run {run_id} has no files: it has not been started, or they were removed")
+    return folder
+
+
+def verify_run(run_root: Path) -> dict[str, Any]:
+    """Return what the kind's own verifier says, which runs as a process of its own, else what `verify_files` says."""
+    module = own_verifier(run_root)
+    if module is None:
+        return verify_files(run_root)
+    argv = [sys.executable, "-m", module, "--run-dir", str(run_root)]
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=CHECKOUT,
+            env=harmless(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=VERIFIER_SECONDS,
+            check=False,
+        )
+        report: dict[str, Any] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        why = "was not done in time" if isinstance(error, subprocess.TimeoutExpired) else "gave no answer"
+        return {"ok": False, "rows": [], "problems": [f"{module} {why}"], "pass_line": None}
+    return report
+
+
+def own_verifier(run_root: Path) -> str | None:
+    """Return the module with which the run's kind repeats its own audit (`trainer.kinds.<kind>.verify`), if any."""
+    try:
+        kind = RunConfig.load(RunPaths(run_root).config).kind
+    except (OSError, ValueError):
+        return None
+    module = f"trainer.kinds.{kind.replace('-', '_')}.verify"
+    try:
+        return module if importlib.util.find_spec(module) else None
+    except ImportError:
+        return None
+
+
+def verify_files(run_root: Path) -> dict[str, Any]:
+    """Return `{ok, verdict, rows, problems, pass_line}`; `rows` are the checks with their outcomes.
+
+    The result must be well formed and belong to the run's parameters, its verdict must follow from its checks, every
+    artifact it shows must be there, and every checkpoint must have the digests of its manifest.
+    """
+    report: dict[str, Any] = {"ok": False, "verdict": None, "rows": [], "problems": [], "pass_line": None}
+    paths = RunPaths(run_root)
+    try:
+        result = Result.load(paths.result)
+    except FileNotFoundError:
+        report["problems"].append("result.json is missing: the run ended without one")
+        return report
+    except (OSError, ValueError) as error:
+        report["problems"].append(f"result.json is not valid: {_first_fault(error)}")
+        return report
+    report["verdict"] = str(result.verdict)
+    report["rows"] = [
+        {"check": check.name, "passed": check.passed, "measured": check.measured, "limit": check.limit}
+        for check in result.checks
+    ]
+    report["problems"] += [*_config_problems(paths, result), *_file_problems(run_root, result)]
+    failed = [check.name for check in result.checks if check.passed is not True]
+    report["problems"] += [f"check {name} has not passed" for name in failed]
+    report["ok"] = not report["problems"] and result.verdict is Verdict.PASS
+    if report["ok"]:
+        report["pass_line"] = f"PASS {result.kind}: all {len(result.checks)} checks hold in the stored files"
+    return report
+
+
+def _first_fault(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        item = error.errors(include_url=False)[0]
+        return f"{'.'.join(str(part) for part in item['loc']) or 'result'}: {item['msg']}"
+    return f"not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _config_problems(paths: RunPaths, result: Result) -> Iterator[str]:
+    try:
+        config = RunConfig.load(paths.config)
+    except (OSError, ValueError) as error:
+        yield f"config.json cannot be read: {error}"
+        return
+    if config.kind != result.kind:
+        yield f"config.json says kind {config.kind}, result.json {result.kind}"
+    asked = json.loads(json.dumps(config.params))
+    different = sorted(name for name in asked if name in result.params and result.params[name] != asked[name])
+    if different:
+        yield f"parameters differ between config.json and result.json: {', '.join(different)}"
+
+
+def _file_problems(run_root: Path, result: Result) -> Iterator[str]:
+    for panel in result.panels:
+        for item in panel.items if isinstance(panel, ImagesPanel) else []:
+            try:
+                empty = not artifact_path(run_root.parent, int(run_root.name), item.path).stat().st_size
+            except NotFound:
+                yield f"artifacts/{item.path} is missing"
+                continue
+            if empty:
+                yield f"artifacts/{item.path} is empty"
+    for checkpoint in check_checkpoints(run_root):
+        if not checkpoint["valid"]:
+            yield f"{checkpoint['path']}: {checkpoint['problem']}"

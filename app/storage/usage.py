@@ -1,0 +1,148 @@
+"""How many bytes each run's folder holds; measured once after a run's end and kept."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Final
+
+from sqlalchemy import Engine, Select, and_, select
+from sqlmodel import Session, col
+
+from app.clock import now
+from app.db import read_session, write_session
+from app.runs.derived import RunFacts
+from app.runs.models import Run
+from app.runs.states import FINAL
+
+ROWS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What a folder holds."""
+
+    bytes: int
+    files: int
+
+
+def folder_size(root: Path) -> Size:
+    """Return bytes and number of the regular files below `root`; links are not followed, hard links count once.
+
+    Files that vanish meanwhile are left out. A folder that is missing, or a link, holds nothing.
+    """
+    seen: set[tuple[int, int]] = set()
+    total = files = 0
+    pending = [] if root.is_symlink() else [str(root)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                        continue
+                    status = entry.stat(follow_symlinks=False)
+                    if not S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+                        continue
+                    seen.add((status.st_dev, status.st_ino))
+                    total, files = total + status.st_size, files + 1
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return Size(bytes=total, files=files)
+
+
+def size_of(path: Path) -> Size:
+    """Return what a folder holds as `folder_size` counts it, or the size of a file or link itself.
+
+    Raises FileNotFoundError for what is gone and was no folder.
+    """
+    return folder_size(path) if path.is_dir() else Size(bytes=path.lstat().st_size, files=1)
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder, by name; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def run_sizes(
+    engine: Engine, runs_dir: Path, ids: Sequence[int] | None = None, *, refresh: bool = False
+) -> dict[int, Size]:
+    """Return the size of every run, or of those named; runs that have ended are measured once, others every time.
+
+    With `refresh` everything is measured anew.
+    """
+    query = select(col(Run.id), *_MEASURED)
+    return {row[0]: size for row, size in _measured(engine, runs_dir, query, ids, refresh=refresh)}
+
+
+# Whether the kept size is from after the run's end is decided by the database: ten thousand times two moments read as
+# text and compared here took most of the time of a page.
+_KNOWN: Final = and_(col(RunFacts.bytes).is_not(None), col(RunFacts.measured_at) > col(Run.finished_at)).label("known")
+_MEASURED: Final = (col(Run.state), col(RunFacts.bytes), col(RunFacts.files), _KNOWN)
+
+
+def _measured(
+    engine: Engine, runs_dir: Path, query: Select[*tuple[Any, ...]], ids: Sequence[int] | None, *, refresh: bool
+) -> list[tuple[Any, Size]]:
+    """Return the rows of `query`, whose first column is the run's number and whose last are `_MEASURED`, with sizes."""
+    query = query.outerjoin(RunFacts, col(RunFacts.run_id) == col(Run.id)).where(col(Run.deleting).is_(False))
+    if ids is not None:
+        query = query.where(col(Run.id).in_(ids))
+    with read_session(engine) as session:
+        rows = session.execute(query).all()
+    found: list[tuple[Any, Size]] = []
+    fresh: dict[int, Size] = {}
+    for row in rows:
+        state, kept, files, known = row[-4:]
+        if known and not refresh:
+            found.append((row, Size(bytes=kept, files=files or 0)))
+            continue
+        size = folder_size(runs_dir / str(row[0]))
+        found.append((row, size))
+        if state in FINAL:
+            fresh[row[0]] = size
+    _keep(engine, fresh)
+    return found
+
+
+def _keep(engine: Engine, fresh: dict[int, Size]) -> None:
+    ids = list(fresh)
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        some = ids[start : start + ROWS_AT_ONCE]
+        with write_session(engine) as session:
+            alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_(some))))
+            for run_id in some:
+                if run_id in alive:
+                    _keep_one(session, run_id, fresh[run_id])
+
+
+def _keep_one(session: Session, run_id: int, size: Size) -> None:
+    facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
+    facts.bytes, facts.files, facts.measured_at = size.bytes, size.files, now()
+    session.add(facts)
+
+
+def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> dict[str, Any]:
+    """Return `{runs, bytes, files, items}`, the largest run first."""
+    query = select(col(Run.id), col(Run.kind), col(Run.name), col(Run.pinned), *_MEASURED)
+    sizes = _measured(engine, runs_dir, query, None, refresh=refresh)
+    sizes.sort(key=lambda item: (-item[1].bytes, item[0][0]))
+    items = [
+        {
+            "id": row[0],
+            "kind": row[1],
+            "name": row[2],
+            "state": row[4],
+            "pinned": row[3],
+            "bytes": size.bytes,
+            "files": size.files,
+        }
+        for row, size in sizes
+    ]
+    return {
+        "runs": len(items),
+        "bytes": sum(int(item["bytes"]) for item in items),
+        "files": sum(int(item["files"]) for item in items),
+        "items": items,
+    }

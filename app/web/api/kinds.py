@@ -1,0 +1,31 @@
+"""What can be run, and runs side by side."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.runs.kinds import kind_documents
+from app.runs.results.compare import compare, read_ids
+from app.runs.telemetry.series import FEWEST_POINTS
+from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
+from app.web.api.schemas import Items, answers
+
+router = APIRouter(tags=["catalogue"])
+
+
+@router.get("/kinds", responses=answers(model=Items))
+def list_kinds(request: Request) -> Response:
+    """List the kinds with the JSON Schema of their parameters and their presets."""
+    return cached_reply(request, {"items": kind_documents()})
+
+
+@router.get("/compare", responses=answers(404))
+def compare_runs(
+    session: ReadSession,
+    settings: AppSettings,
+    ids: Annotated[str, Query(max_length=400, examples=["1,2"])],
+    max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=5000)] = 500,
+) -> Response:
+    """Put two to ten runs side by side: parameters, checks, summaries, metrics."""
+    return reply(compare(session, settings.runs_dir, read_ids(ids), max_points))

@@ -1,0 +1,85 @@
+"""Keeping: what fills the disk, the retention policy and what belongs to nothing, each as a plan first."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.runs.requests import find_kind
+from app.storage.orphans import listed, orphan_list, remove_orphans
+from app.storage.overview import storage
+from app.storage.retention import MOST_DAYS, Policy, apply, plan
+from app.web.api.replies import Actor, AppSettings, OneOfFew, reply
+from app.web.api.schemas import answers
+
+router = APIRouter(tags=["keeping"])
+
+LARGEST = 2**63 - 1
+
+
+class PolicyQuery(BaseModel):
+    """A retention policy; at least one limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_age_days: float | None = Field(None, ge=0, le=MOST_DAYS, allow_inf_nan=False)
+    max_runs: int | None = Field(None, ge=0, le=LARGEST)
+    max_bytes: int | None = Field(None, ge=0, le=LARGEST)
+    kind: str | None = Field(None, max_length=64)
+
+    def policy(self) -> Policy:
+        """Return it as the policy. Raises Refused."""
+        if self.kind is not None:
+            find_kind(self.kind)
+        return Policy(max_age_days=self.max_age_days, max_runs=self.max_runs, max_bytes=self.max_bytes, kind=self.kind)
+
+
+class PolicyApply(PolicyQuery):
+    """A policy to be applied, with the plan that was looked at."""
+
+    plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /retention` with the same limits.")
+
+
+@router.get("/usage", dependencies=[OneOfFew], responses=answers(429))
+def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Response:
+    """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
+
+    `refresh` measures ended runs anew.
+    """
+    return reply(storage(request.app.state.engine, settings, refresh=refresh))
+
+
+@router.get("/retention", responses=answers())
+def show_plan(request: Request, settings: AppSettings, query: Annotated[PolicyQuery, Query()]) -> Response:
+    """Give what a policy would remove; removes nothing. Pinned runs and runs that have not ended always stay."""
+    return reply(plan(request.app.state.engine, settings, query.policy()).document())
+
+
+@router.post("/retention", responses=answers(403, 409))
+def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor: Actor) -> Response:
+    """Remove what the named plan shows; 409 when the policy would by now remove other runs."""
+    done = apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
+    return reply(done)
+
+
+class OrphansRemove(BaseModel):
+    """The list that was looked at."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /orphans`.")
+
+
+@router.get("/orphans", dependencies=[OneOfFew], responses=answers(429))
+def show_orphans(request: Request, settings: AppSettings) -> Response:
+    """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
+    return reply(orphan_list(request.app.state.engine, settings))
+
+
+@router.post("/orphans", responses=answers(403, 409))
+def remove_listed(request: Request, settings: AppSettings, body: OrphansRemove, actor: Actor) -> Response:
+    """Remove what the named list shows as removable; 409 when it would by now be something else."""
+    removed = remove_orphans(request.app.state.engine, settings, seen=body.plan, actor=actor)
+    done = listed(settings, removed)
+    return reply({"removed": done["items"], "bytes": done["bytes"]})

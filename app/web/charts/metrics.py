@@ -1,0 +1,68 @@
+"""Charts of a run's metrics: one per metric, a line per stage and rank, as many as a page asks for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlmodel import Session
+
+from app.runs.telemetry.series import metric_keys, metrics
+from app.web.charts.lines import stepped_panel
+from app.web.views.panels import PanelView, panel_views
+
+POINTS: Final = 300
+"""Of each line when the page is rendered; the browser asks for finer ones when somebody looks closer."""
+FIRST_CHARTS: Final = 12
+MOST_CHARTS: Final = 96
+FIRST_METRICS: Final = ("loss", "accuracy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCharts:
+    """The charts of one page, and how many metrics there are besides."""
+
+    panels: list[PanelView]
+    names: list[str]
+    """Every metric of the run, losses and accuracies first."""
+    matching: int
+    """Metrics whose name has the text that was looked for; all of them without one."""
+    find: str
+    most: int
+
+    @property
+    def first(self) -> str:
+        """Parts of names that come before all others, as the browser keeps to them when metrics arrive."""
+        return " ".join(FIRST_METRICS)
+
+    @property
+    def more(self) -> int | None:
+        """How many charts the next larger page has; None when there is no more to show."""
+        wanted = min(2 * self.most, self.matching, MOST_CHARTS)
+        return wanted if wanted > len(self.panels) else None
+
+
+def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = FIRST_CHARTS) -> MetricCharts:
+    """Return at most `most` charts of the metrics whose name contains `find`, whatever its case."""
+    names = sorted(metric_keys(session, run_id), key=lambda key: (not any(word in key for word in FIRST_METRICS), key))
+    matching = [name for name in names if find.casefold() in name.casefold()]
+    most = max(1, min(most, MOST_CHARTS))
+    shown = matching[:most]
+    found = metrics(session, run_id, keys=shown, max_points=POINTS)["series"] if shown else []
+    panels = [metric_panel(key, [item for item in found if item["key"] == key]) for key in shown]
+    return MetricCharts(
+        panels=panel_views(panels, prefix="metric"), names=names, matching=len(matching), find=find, most=most
+    )
+
+
+def metric_panel(key: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the series panel of one metric; each line keeps its own steps."""
+    points, drawn = sum(item["points"] for item in series), sum(len(item["steps"]) for item in series)
+    lines = [{"name": line_name(item), "x": item["steps"], "y": item["values"]} for item in series]
+    panel = stepped_panel(key, "step", lines, drawn=drawn, there=points)
+    return {**panel, "points": points, "drawn": drawn}
+
+
+def line_name(item: Mapping[str, Any]) -> str:
+    """Return the name of one metric line: stage, attempt when repeated, rank."""
+    attempt = f" attempt {item['attempt']}" if item["attempt"] > 1 else ""
+    return f"{item['stage']}{attempt} rank {item['rank']}"

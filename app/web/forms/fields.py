@@ -1,0 +1,124 @@
+"""A form out of a kind's JSON Schema: fields with their presets, and entered text back into typed values."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.formats import number
+
+INTEGER: Final = re.compile(r"^[+-]?\d{1,18}$")
+FLOAT: Final = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$")
+BOOLEANS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One parameter as the form shows it."""
+
+    name: str
+    title: str
+    hint: str
+    options: list[str]
+    """Values to choose from; empty for a text field."""
+    numeric: bool
+    usual: str
+    """The preset's value, taken when the field stays empty; empty when there is none."""
+    entered: str
+    error: str
+
+
+def form_fields(
+    schema: Mapping[str, Any], usual: Mapping[str, Any], entered: Mapping[str, str], errors: Mapping[str, str]
+) -> list[FormField]:
+    """Return a field per property of `schema`, in its order; `usual` holds the preset's complete values."""
+    return [
+        _field(name, _resolve(schema, prop), usual.get(name), entered.get(name, ""), errors.get(name, ""))
+        for name, prop in schema.get("properties", {}).items()
+    ]
+
+
+def _field(name: str, prop: Mapping[str, Any], usual: Any, entered: str, error: str) -> FormField:
+    types = _types(prop)
+    options = [str(item) for item in prop.get("enum", [])]
+    if "boolean" in types:
+        options = list(BOOLEANS)
+    return FormField(
+        name=name,
+        title=str(prop.get("title", name)),
+        hint=" ".join(part for part in (str(prop.get("description", "")), _range(prop)) if part),
+        options=options,
+        numeric=bool({"integer", "number"} & set(types)),
+        usual=plain(usual),
+        entered=entered,
+        error=error,
+    )
+
+
+def _resolve(schema: Mapping[str, Any], prop: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a property with its reference followed."""
+    if "$ref" in prop:
+        target = schema.get("$defs", {}).get(str(prop["$ref"]).rsplit("/", 1)[-1], {})
+        return {**target, **{key: value for key, value in prop.items() if key != "$ref"}}
+    return prop
+
+
+def _types(prop: Mapping[str, Any]) -> list[str]:
+    kinds = [prop] if "type" in prop else list(prop.get("anyOf", []))
+    return [str(kind["type"]) for kind in kinds if "type" in kind]
+
+
+def _range(prop: Mapping[str, Any]) -> str:
+    # Limits of an optional number sit one level down.
+    parts = [prop, *prop.get("anyOf", [])]
+    found = {key: part[key] for part in parts for key in ("minimum", "maximum", "exclusiveMinimum") if key in part}
+    words = []
+    if "minimum" in found:
+        words.append(f"at least {number(found['minimum'])}")
+    if "exclusiveMinimum" in found:
+        words.append(f"above {number(found['exclusiveMinimum'])}")
+    if "maximum" in found:
+        words.append(f"at most {number(found['maximum'])}")
+    return f"({', '.join(words)})" if words else ""
+
+
+def plain(value: Any, *, exact: bool = False) -> str:
+    """Return a value as it may be typed into its field; `exact` keeps every digit."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) and not exact else str(value)
+
+
+def typed(schema: Mapping[str, Any], entered: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of all filled-in fields; text that does not fit its type stays text, to be refused by name."""
+    properties = schema.get("properties", {})
+    return {
+        name: _value(_resolve(schema, properties.get(name, {})), text.strip())
+        for name, text in entered.items()
+        if text.strip()
+    }
+
+
+def _value(prop: Mapping[str, Any], text: str) -> Any:
+    types = _types(prop)
+    if "integer" in types and INTEGER.match(text):
+        return int(text)
+    if "number" in types and FLOAT.match(text):
+        return float(text)
+    if "boolean" in types:
+        return BOOLEANS.get(text.lower(), text)
+    if {"object", "array"} & set(types):
+        return _structure(text)
+    return text
+
+
+def _structure(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,94 @@
+"""Logging in and out: a token for a signed session cookie, with a limit on wrong guesses."""
+
+import math
+import time
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import APIRouter, Request
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+from starlette.responses import RedirectResponse, Response
+
+from app.web.http.problems import Problem, wants_html
+from app.web.security.access import Access
+from app.web.security.sessions import Sessions
+from app.web.views import rendering
+
+router = APIRouter(include_in_schema=False)
+
+GUESSES: Final = RateLimitItemPerMinute(10)
+"""Wrong tokens one address may try."""
+WRONG: Final = "the token is neither the operator's nor the viewer's"
+
+
+class Guesses:
+    """Counts wrong tokens per client address."""
+
+    def __init__(self) -> None:
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+
+    def check(self, client: str) -> None:
+        """Raise Problem 429 when this address has guessed too often."""
+        if self._limiter.test(GUESSES, client):
+            return
+        opens_at = self._limiter.get_window_stats(GUESSES, client).reset_time
+        seconds = max(1, math.ceil(opens_at - time.time()))
+        detail = f"{GUESSES.amount} wrong tokens within a minute; try again in {seconds} s"
+        raise Problem(429, "too_many_requests", detail, headers={"Retry-After": str(seconds)})
+
+    def count(self, client: str) -> None:
+        """Count a wrong token."""
+        self._limiter.hit(GUESSES, client)
+
+
+@router.post("/login")
+async def log_in(request: Request) -> Response:
+    """Exchange a token (form field `token`) for a session, then go to the page `next`."""
+    state = request.app.state
+    access: Access = state.access
+    sessions: Sessions = state.sessions
+    guesses: Guesses = state.guesses
+    client = request.client.host if request.client else ""
+    guesses.check(client)
+    token, page = await _fields(request)
+    role = access.role_of_token(token.encode())
+    response = RedirectResponse(_inside(request, page), 303) if wants_html(request) else Response(status_code=204)
+    if role is not None:
+        sessions.give(request, response, role)
+    elif access.protected:
+        guesses.count(client)
+        if wants_html(request):
+            return rendering.page(
+                request, "pages/login/show.html", 401, nav="login", needed=True, next=page, problem=WRONG
+            )
+        raise Problem(401, "unauthorised", WRONG)
+    return response
+
+
+@router.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Take the session away."""
+    prefix = str(request.scope.get("root_path") or "")
+    response = RedirectResponse(f"{prefix}/login", 303) if wants_html(request) else Response(status_code=204)
+    request.app.state.sessions.end(response)
+    return response
+
+
+async def _fields(request: Request) -> tuple[str, str]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise Problem(415, "unsupported_media_type", "send the field token as application/x-www-form-urlencoded")
+    try:
+        form = parse_qs((await request.body()).decode(), max_num_fields=10)
+    except ValueError:
+        raise Problem(422, "invalid", "the form is not readable") from None
+    return form.get("token", [""])[0], form.get("next", [""])[0]
+
+
+def _inside(request: Request, page: str) -> str:
+    """Return `page` when it is a path of this service, its first page otherwise."""
+    home = f"{request.scope.get('root_path') or ''}/"
+    parts = urlsplit(page) if page.isascii() and page.isprintable() and "\\" not in page else None
+    own = parts is not None and not parts.scheme and not parts.netloc and page.startswith(home)
+    return page if own and not page.startswith("//") else home

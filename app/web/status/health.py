@@ -1,0 +1,49 @@
+"""Whether the service is up, ready, and which version it is; numbers for Prometheus."""
+
+from functools import cache
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from app.status import readiness
+from app.web.api.replies import reply
+from app.web.http.problems import Problem
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """Say that the process is up; touches nothing."""
+    return reply({"status": "up"})
+
+
+@router.get("/readyz")
+def readyz(request: Request) -> Response:
+    """Say whether runs can be recorded and executed; 503 names what is missing."""
+    found = readiness(request.app.state.engine, request.app.state.settings)
+    if found.shortfalls:
+        gravest = found.shortfalls[0]
+        headers = {"Retry-After": "2"} if gravest.code == "no_worker" else None
+        raise Problem(503, gravest.code, gravest.detail, extra={"workers": found.workers}, headers=headers)
+    return reply({"status": "ready", "workers": found.workers})
+
+
+@router.get("/version")
+async def show_version() -> Response:
+    """Give the product's version."""
+    return reply({"name": "ddp-audit", "version": product_version(), "api": "v1"})
+
+
+@cache
+def product_version() -> str:
+    """Return the installed version."""
+    return version("ddp-audit")
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(request: Request) -> Response:
+    """Give counts and times in Prometheus' text format; never a run's number."""
+    return Response(generate_latest(request.app.state.monitor.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,60 @@
+"""A run's audit as Markdown, ready to paste into a report."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.formats import number
+
+WORDS = {True: "pass", False: "fail", None: "open"}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a Markdown table; cells are text or numbers, and no cell can break out of its column."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell(value) for value in line) + " |" for line in lines)
+
+
+def cell(value: Any) -> str:
+    """Return one cell: line breaks and bars would end it, and tags would be drawn by the reader."""
+    text = " ".join(number(value).split())
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def audit(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Return verdict, checks, and a table for every group of numbers in the summary."""
+    name = f" ({cell(run['name'])})" if run["name"] else ""
+    environment = result["environment"]
+    where = f"{environment['backend']}, {environment['world_size']} ranks, {cell(environment['device'])}"
+    parts = [
+        f"**Run {run['id']}{name}: {run['kind']}, verdict {result['verdict']}** on {where}.",
+        table(
+            ["check", "result", "measured", "limit", "unit"],
+            [
+                [check["name"], WORDS[check["passed"]], check["measured"], check["limit"], check["unit"]]
+                for check in result["checks"]
+            ],
+        ),
+    ]
+    parts += [table(*group) for group in summary_tables(result["summary"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_tables(summary: Mapping[str, Any]) -> list[tuple[list[str], list[list[Any]]]]:
+    """Return (columns, rows) for every summary entry that is a mapping of mappings, such as numbers per mode."""
+    tables = []
+    for name, group in summary.items():
+        if not is_table(group):
+            continue
+        columns = list(dict.fromkeys(key for row in group.values() for key in row if _plain(row[key])))
+        rows = [[key, *(row.get(column) for column in columns)] for key, row in group.items()]
+        tables.append(([name.removesuffix("s"), *columns], rows))
+    return tables
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a summary entry is a mapping of mappings."""
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(row, Mapping) for row in value.values())
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, list | dict)

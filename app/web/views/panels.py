@@ -1,0 +1,153 @@
+"""Panels of a result, prepared for their templates: any kind is drawn from its checks and panels alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.web.charts.lines import series_chart
+from app.web.charts.shapes import colour, floats, histogram_chart
+
+HEAT_STEPS: Final = 7
+NARROW_COLUMNS: Final = 5
+"""Tables and heat maps with more columns take the whole width."""
+KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelView:
+    """One panel and what its template draws."""
+
+    id: str
+    type: str
+    data: Mapping[str, Any]
+    view: Any
+    wide: bool = False
+    """Needs the whole width of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatCell:
+    """One coloured cell."""
+
+    value: Any
+    css: str
+    share: float | None = None
+    """Share of its row, 0 to 1."""
+    expected: Any = None
+    odd: bool = False
+    """Differs from what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatRow:
+    """One row of coloured cells."""
+
+    label: str
+    cells: list[HeatCell]
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarRow:
+    """One bar with its label; `width` is in per cent of the longest bar."""
+
+    label: str
+    group: str
+    colour: str
+    value: Any
+    width: float
+
+
+def panel_views(panels: Sequence[Mapping[str, Any]], prefix: str = "panel") -> list[PanelView]:
+    """Return the panels of known type, in order, each with an id unique on the page."""
+    return [
+        PanelView(id=f"{prefix}-{index}", type=panel["type"], data=panel, view=_view(panel), wide=_wide(panel))
+        for index, panel in enumerate(panels, start=1)
+        if panel.get("type") in KNOWN
+    ]
+
+
+def _wide(panel: Mapping[str, Any]) -> bool:
+    columns = panel.get("columns", ())
+    return panel["type"] == "confusion_matrix" or len(columns) > NARROW_COLUMNS
+
+
+def _view(panel: Mapping[str, Any]) -> Any:
+    match panel["type"]:
+        case "confusion_matrix":
+            return confusion_rows(panel["labels"], panel["counts"])
+        case "series":
+            return series_chart(panel)
+        case "histogram":
+            return histogram_chart(panel)
+        case "bars":
+            return bar_rows(panel)
+        case "heat":
+            return heat_rows(panel)
+    return None
+
+
+def confusion_rows(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> list[HeatRow]:
+    """Return the matrix with row shares; colour follows the share, so classes of any size compare."""
+    rows = []
+    for label, row in zip(labels, counts, strict=True):
+        total = sum(row)
+        shares = [count / total if total else 0.0 for count in row]
+        cells = [
+            HeatCell(value=count, share=share, css=heat_class(share)) for count, share in zip(row, shares, strict=True)
+        ]
+        rows.append(HeatRow(label=label, cells=cells, total=total))
+    return rows
+
+
+def heat_class(share: float) -> str:
+    """Return the colour class of a value between 0 and 1; anything above zero gets some colour."""
+    if not math.isfinite(share) or share <= 0:
+        return "h0"
+    return f"h{max(1, min(HEAT_STEPS, math.ceil(math.sqrt(share) * HEAT_STEPS)))}"
+
+
+def heat_rows(panel: Mapping[str, Any]) -> list[HeatRow]:
+    """Return the rows of a `heat` panel; cells that differ from `expected` are marked."""
+    values = [floats(row) for row in panel["values"]]
+    finite = [value for row in values for value in row if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    expected = panel.get("expected")
+    rows = []
+    for index, label in enumerate(panel["rows"]):
+        cells = []
+        for column, given in enumerate(panel["values"][index]):
+            wanted = expected[index][column] if expected else None
+            share = (values[index][column] - min(low, 0.0)) / ((high - min(low, 0.0)) or 1.0)
+            odd = expected is not None and wanted != given
+            cells.append(HeatCell(value=given, css=heat_class(share), expected=wanted, odd=odd))
+        rows.append(HeatRow(label=label, cells=cells))
+    return rows
+
+
+def bar_rows(panel: Mapping[str, Any]) -> list[BarRow]:
+    """Return every bar, label by label, groups side by side."""
+    values = [floats(group["values"]) for group in panel["groups"]]
+    longest = max((value for row in values for value in row if math.isfinite(value)), default=0.0) or 1.0
+    return [
+        BarRow(
+            label=label,
+            group=group["name"],
+            colour=colour(place),
+            value=group["values"][index],
+            width=round(100 * max(0.0, values[place][index]) / longest, 2)
+            if math.isfinite(values[place][index])
+            else 0,
+        )
+        for index, label in enumerate(panel["labels"])
+        for place, group in enumerate(panel["groups"])
+    ]
+
+
+def margin(check: Mapping[str, Any]) -> float | None:
+    """Return measured divided by limit: the share of the limit used; None where there is no such number."""
+    measured, limit = check.get("measured"), check.get("limit")
+    if isinstance(measured, bool | str) or isinstance(limit, bool | str) or measured is None or not limit:
+        return None
+    return float(measured) / float(limit)

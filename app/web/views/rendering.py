@@ -1,0 +1,119 @@
+"""Rendering of pages and fragments: one Jinja2 environment, and links that hold behind a path prefix."""
+
+import hashlib
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from app import formats
+from app.clock import now
+from app.runs.exports.tables import parquet_available
+from app.settings import CHECKOUT
+from app.web.charts.lines import script_data
+from app.web.forms.tags import text_from_tags
+from app.web.views.markdown import audit, summary_tables
+from app.web.views.panels import margin
+
+STATIC: Final = Path(__file__).resolve().parents[2] / "static"
+OPERATOR: Final = "operator"
+FORMATS: Final = (
+    *("number", "percent", "times", "size", "utc", "duration", "seconds"),
+    *("words", "sentence", "many", "who"),
+)
+"""Functions of `formats` that templates use as filters."""
+_PATHS: Final[WeakKeyDictionary[FastAPI, dict[str, str]]] = WeakKeyDictionary()
+"""Routes without parameters, found once: a page names a dozen, and looking through all routes takes half a
+millisecond each."""
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment; every value is escaped unless a template is its author."""
+    made = Environment(
+        loader=FileSystemLoader(CHECKOUT / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in FORMATS:
+        made.filters[name] = getattr(formats, name)
+    made.filters["tag_text"] = text_from_tags
+    made.filters |= {"script_data": script_data, "margin": margin, "summary_tables": summary_tables, "audit": audit}
+    made.globals["parquet_available"] = parquet_available
+    made.globals["now"] = now
+    return made
+
+
+def prefix(request: Request) -> str:
+    """Return the path prefix a reverse proxy put before the service, without a slash at its end."""
+    return str(request.scope.get("root_path") or "").rstrip("/")
+
+
+def path(request: Request, route: str, **params: Any) -> str:
+    """Return the path of a named route below the prefix: no host, so that any proxy may stand before it."""
+    if params:
+        return f"{prefix(request)}{request.app.url_path_for(route, **params)}"
+    known = _PATHS.setdefault(request.app, {})
+    if route not in known:
+        known[route] = str(request.app.url_path_for(route))
+    return f"{prefix(request)}{known[route]}"
+
+
+def api(request: Request, suffix: str) -> str:
+    """Return a path of the REST API below the prefix."""
+    return f"{prefix(request)}/api/v1{suffix}"
+
+
+def static(request: Request, name: str) -> str:
+    """Return the path of a static file; its digest makes a changed file a new address."""
+    return f"{prefix(request)}/static/{name}?v={_digest(name)}"
+
+
+@cache
+def _digest(name: str) -> str:
+    try:
+        return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:10]
+    except FileNotFoundError:  # browser files not set up yet: the page still works without them
+        return "0"
+
+
+def role(request: Request) -> str:
+    """Return who asks: `operator` or `viewer`; without tokens everybody is the operator."""
+    return str(getattr(request.state, "role", None) or OPERATOR)
+
+
+def actor(request: Request) -> str:
+    """Return the name under which a verb of this request is recorded."""
+    return str(getattr(request.state, "actor", None) or "page")
+
+
+def _context(request: Request) -> dict[str, Any]:
+    return {
+        "path": partial(path, request),
+        "api": partial(api, request),
+        "static": partial(static, request),
+        "role": role(request),
+        "can_write": role(request) == OPERATOR,
+        "signed_in": bool(getattr(request.state, "signed_in", False)),
+        "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        "protected": request.app.state.access.protected,
+        "webhook": request.app.state.settings.webhook_url is not None,
+        "nav": "",
+    }
+
+
+def fragment(request: Request, template: str, **context: Any) -> Markup:
+    """Return a rendered template; being escaped already, it may stand inside another one as it is."""
+    return Markup(environment().get_template(template).render(_context(request) | context))  # noqa: S704  # escaped
+
+
+def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a rendered template as a response that is never cached: pages show live state."""
+    return HTMLResponse(fragment(request, template, **context), status, {"Cache-Control": "no-store"})

@@ -1,0 +1,109 @@
+"""What every part of the run page shows, gathered from the run's document and its result."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from app.formats import number
+from app.runs.errors import NotFound
+from app.runs.results import artifacts
+from app.runs.states import State
+from app.web.pages.previews import offered
+from app.web.runlog.lines import LogFilter, log_files
+from app.web.views.markdown import is_table
+from app.web.views.panels import panel_views
+from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
+
+HEADLINE_CHECKS: Final = 3
+MOST_OUTPUTS: Final = 24
+TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters", "losses")
+"""Checks that say most about a run that passed; a kind without any of these shows its first ones."""
+
+
+def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts every template of the run page may use; `result` is None while there is none."""
+    final = State(run["state"]).is_final
+    result, problem = _result(runs_dir, run["id"]) if final else (None, "")
+    checks = result["checks"] if result else []
+    return {
+        "run": run,
+        "run_id": run["id"],
+        "final": final,
+        "result": result,
+        "result_problem": problem,
+        "panels": panel_views(result["panels"]) if result else [],
+        "headline": headline(checks),
+        "counted": counted(checks),
+        "summary_rows": summary_rows(result["summary"]) if result else [],
+        "resumable": final and run["state"] != State.SUCCEEDED and _resumable(runs_dir / str(run["id"])),
+    }
+
+
+def files_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run offers as files: its artifacts, and the first of its ranks' outputs."""
+    outputs = log_files(runs_dir / str(run["id"]), run["stages"], LogFilter())
+    return {
+        "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run["id"])["items"]],
+        "log_files": list(islice(outputs, MOST_OUTPUTS)),
+    }
+
+
+def _result(runs_dir: Path, run_id: int) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return artifacts.result(runs_dir, run_id), ""
+    except NotFound as missing:
+        return None, missing.detail
+
+
+def _resumable(root: Path) -> bool:
+    """Return whether there is a checkpoint with a valid manifest; its files are checked when somebody resumes."""
+    for path in (path for folder in checkpoint_roots(root) for path in step_directories(folder)):
+        try:
+            read_manifest(path)
+        except (ManifestInvalid, OSError):
+            continue
+        return True
+    return False
+
+
+def headline(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the checks a verdict is explained by: those that failed or are open, else those with numbers."""
+    troubled = [check for check in checks if check["passed"] is not True]
+    # Control first: it alone makes everything else inconclusive.
+    troubled.sort(key=lambda check: (check["name"] != "control", check["passed"] is None))
+    measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
+    telling = [check for check in measured if check["name"] in TELLING]
+    return (troubled or telling or measured)[:HEADLINE_CHECKS]
+
+
+def counted(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many checks passed, failed and stayed open, in words."""
+    passed = sum(check["passed"] is True for check in checks)
+    failed = sum(check["passed"] is False for check in checks)
+    words = f"{passed} of {len(checks)} checks passed"
+    words += f", {failed} failed" if failed else ""
+    left = len(checks) - passed - failed
+    return words + (f", {left} could not be judged" if left else "") + "."
+
+
+def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Return (name, text) for every number of a summary that has no table; nested names are joined with dots."""
+    rows: list[tuple[str, str]] = []
+    for name, value in summary.items():
+        if is_table(value):
+            continue
+        if isinstance(value, Mapping):
+            rows += summary_rows(value, f"{before}{name}.")
+        else:
+            rows.append((f"{before}{name}", _text(value)))
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        nested = any(isinstance(item, list | dict) for item in value)
+        return "; ".join(_text(item) for item in value) if nested else ", ".join(number(item) for item in value)
+    return number(value)
