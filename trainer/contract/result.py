@@ -1,6 +1,7 @@
 """`result.json`: checks, panels and the verdict that follows from the checks."""
 
 import json
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.contract.events import encodable
+from trainer.contract.events import decode_number, encodable
 from trainer.contract.files import write_json_atomically
 
 SCHEMA_VERSION = 1
@@ -21,6 +22,14 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
+
+
+class Relation(StrEnum):
+    """How the measured number of a check is held against its limit."""
+
+    AT_MOST = "at_most"
+    EQUAL = "equal"
+    AT_LEAST = "at_least"
 
 
 class Strict(BaseModel):
@@ -38,8 +47,43 @@ class Check(Strict):
     """None: could not be judged."""
     measured: Number = None
     limit: Number = None
+    relation: Relation = Relation.AT_MOST
+    """Read as at_most where it is not given, as in results of earlier versions."""
+    strict: bool = False
+    """The limit itself does not suffice: the measured number must be below it, or exceed it."""
     unit: str = ""
     detail: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the numbers fit the relation; None where one is missing or NaN."""
+        return fits(self.measured, self.limit, self.relation, strict=self.strict)
+
+    @model_validator(mode="after")
+    def _passed_fits_numbers(self) -> "Check":
+        if self.strict and self.relation is Relation.EQUAL:
+            raise ValueError("strict: an equal number is the limit itself; use at_most or at_least")
+        # A check may fail although its numbers fit, for what its detail says; it never passes against them. Where no
+        # relation is given, at_most is a guess: negative controls of earlier versions pass far above their limit.
+        if self.passed and self.fits is False and "relation" in self.model_fields_set:
+            words = f"{'strictly ' if self.strict else ''}{self.relation.replace('_', ' ')}"
+            raise ValueError(f"check {self.name} passed, but measured {self.measured} is not {words} {self.limit}")
+        return self
+
+
+def fits(measured: Number, limit: Number, relation: Relation, *, strict: bool = False) -> bool | None:
+    """Return whether `measured` is at most, equal to or at least `limit`; None where one is missing or NaN."""
+    left, right = decode_number(measured), decode_number(limit)
+    if left is None or right is None or math.isnan(left) or math.isnan(right):
+        return None
+    if left == right:
+        return not strict
+    match relation:
+        case Relation.AT_MOST:
+            return left < right
+        case Relation.AT_LEAST:
+            return left > right
+    return False
 
 
 class Environment(Strict):
@@ -190,7 +234,11 @@ class Result(Strict):
 
     def save(self, path: Path) -> None:
         """Write the result atomically. Raises OSError."""
-        write_json_atomically(path, encodable(self.model_dump(mode="json")))
+        document = self.model_dump(mode="json")
+        for check, written in zip(self.checks, document["checks"], strict=True):
+            if "relation" not in check.model_fields_set:
+                del written["relation"]  # a guess must not become a statement that is then held against the numbers
+        write_json_atomically(path, encodable(document))
 
     @classmethod
     def load(cls, path: Path) -> "Result":

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainer.contract.events import encode_number
 from trainer.contract.manifest import CheckpointInfo
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 from trainer.kinds.resume.diagnosis import OPTIMIZER, PER_RANK_RNG, PLAN_POSITION, Cause, diagnose
 from trainer.kinds.resume.differences import Comparison, Difference, compare, largest
 from trainer.kinds.resume.evidence import Evidence
@@ -91,7 +92,13 @@ def _tensors(name: str, title: str, differences: Mapping[str, Difference], becau
     count = sum(item.unequal for item in differences.values())
     where = f"{count} numbers differ, first in {other[0]}. {because}" if other else "every bit is equal"
     return Check(
-        name=name, title=title, passed=not other, measured=largest(differences), limit=0, unit="", detail=where
+        name=name,
+        title=title,
+        passed=not other,
+        measured=encode_number(largest(differences)),
+        limit=0,
+        relation=Relation.EQUAL,
+        detail=where,
     )
 
 
@@ -104,6 +111,7 @@ def _rng(resumed: Comparison, because: str) -> Check:
         passed=not other,
         measured=len(other),
         limit=0,
+        relation=Relation.EQUAL,
         unit="ranks",
         detail=f"{detail}. {because}" if other else f"{len(resumed.rng)} ranks compared",
     )
@@ -117,6 +125,7 @@ def _sampler(resumed: Comparison, because: str) -> Check:
         passed=not other,
         measured=len(other),
         limit=0,
+        relation=Relation.EQUAL,
         unit="ranks",
         detail=f"other ids: {', '.join(other)}. {because}" if other else f"{len(resumed.ids)} ranks compared",
     )
@@ -130,7 +139,15 @@ def _control(control: Comparison) -> Check:
         else "not bit-reproducible on this machine: two uninterrupted trainings differ, so a resume cannot be judged"
     )
     title = "Control: two uninterrupted trainings agree"
-    return Check(name="control", title=title, passed=control.same, measured=measured, limit=0, unit="", detail=detail)
+    return Check(
+        name="control",
+        title=title,
+        passed=control.same,
+        measured=encode_number(measured),
+        limit=0,
+        relation=Relation.EQUAL,
+        detail=detail,
+    )
 
 
 def _twin(fault: str, judgement: Judgement) -> Check:
@@ -146,11 +163,23 @@ def _twin(fault: str, judgement: Judgement) -> Check:
         name=f"{fault}_detected",
         title=f"Noticed: {TWIN_TITLES[fault][0].lower()}{TWIN_TITLES[fault][1:]}",
         passed=passed,
-        measured=largest(comparison.parameters),
+        measured=encode_number(_effect(comparison)),
         limit=0,
-        unit="",
-        detail=f"{detail}. The measured difference must be above the limit" if passed else detail,
+        relation=Relation.AT_LEAST,
+        strict=True,
+        detail=detail,
     )
+
+
+def _effect(comparison: Comparison) -> float | None:
+    """Return how far a fault moved the parameters, else the rest; None where it shows in no number that is compared.
+
+    A fault is noticed by what was restored, so it may pass with other generators or ids and equal numbers.
+    """
+    if comparison.same:
+        return 0.0
+    rest = {**comparison.optimizer, "losses": comparison.losses}
+    return largest(comparison.parameters) or largest(rest) or None
 
 
 def _valid(judgement: Judgement) -> Check:
@@ -162,6 +191,7 @@ def _valid(judgement: Judgement) -> Check:
         passed=bool(infos) and not bad,
         measured=len(bad),
         limit=0,
+        relation=Relation.EQUAL,
         unit="checkpoints",
         detail="; ".join(bad) or f"{len(infos)} checkpoints, every digest verified",
     )
@@ -176,6 +206,7 @@ def _kills(judgement: Judgement) -> Check:
         passed=True if enough else None,
         measured=hits,
         limit=judgement.kills_planned,
+        relation=Relation.AT_LEAST,
         unit="kills",
         detail="" if enough else f"{hits} of {judgement.kills_planned} kills hit: fewer interruptions than asked for",
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trainer.contract.events import encode_number
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 from trainer.kinds.token_parity.comparison import Comparison
 from trainer.kinds.token_parity.diagnosis import explain_failure
 from trainer.kinds.token_parity.evidence import Evidence
@@ -35,6 +35,7 @@ def worked_example(evidence: Evidence) -> Check:
         passed=held == len(lines),
         measured=held,
         limit=len(lines),
+        relation=Relation.EQUAL,
         unit="statements",
         detail="12 and 36 tokens, loss sums 12 and 108, in exact fractions and without DDP.",
     )
@@ -51,7 +52,8 @@ def gradient_parity(evidence: Evidence) -> Check:
         title="Every rank's gradient equals the single-process gradient",
         passed=found.violations == 0,
         measured=encode_number(found.max_abs_error),
-        limit=found.limit,
+        limit=encode_number(found.limit),
+        relation=Relation.AT_MOST,
         unit="",  # a gradient component has none
         detail=detail,
     )
@@ -65,12 +67,19 @@ def negative_control(evidence: Evidence) -> Check:
     passed: bool | None = not accepted
     if agreeing:
         passed = None
+    found = evidence.rank_mean
+    # The error that rejects the rule: the largest of all may be inside its own limit, where the reference is large.
+    measured, limit = (
+        (found.outside.error, found.outside.limit) if found.outside else (found.max_abs_error, found.limit)
+    )
     return Check(
         name="negative_control",
         title="The wrong rules are rejected",
         passed=passed,
-        measured=encode_number(evidence.rank_mean.max_abs_error),
-        limit=evidence.rank_mean.limit,
+        measured=encode_number(measured),
+        limit=encode_number(limit),
+        relation=Relation.AT_LEAST,
+        strict=True,
         unit="",  # a gradient component has none
         detail=_control_detail(evidence, rules, accepted, agreeing),
     )
@@ -88,6 +97,7 @@ def empty_window(evidence: Evidence) -> Check:
         passed=refused == len(outcomes) and same and together and not any(outcome["syncs"] for outcome in outcomes),
         measured=refused,
         limit=len(outcomes),
+        relation=Relation.EQUAL,
         unit="ranks",
         detail=str(outcomes[0]["text"]),
     )
@@ -101,7 +111,8 @@ def locally_empty_rank(evidence: Evidence) -> Check:
         title=f"Rank {EMPTY_RANK} without supervised tokens: every rank still has the right gradient",
         passed=found.violations == 0,
         measured=encode_number(found.max_abs_error),
-        limit=found.limit,
+        limit=encode_number(found.limit),
+        relation=Relation.AT_MOST,
         unit="",  # a gradient component has none
         detail=_spread(found, evidence),
     )
@@ -130,6 +141,7 @@ def sync_count(evidence: Evidence) -> Check:
         passed=worst == 1,
         measured=worst,
         limit=1,
+        relation=Relation.EQUAL,
         unit="synchronisations",
         detail=detail,
     )
@@ -150,6 +162,7 @@ def signed_example(evidence: Evidence) -> Check:
         passed=all(error <= SIGNED_TOLERANCE for error in errors),
         measured=encode_number(max(errors)),
         limit=SIGNED_TOLERANCE,
+        relation=Relation.AT_MOST,
         unit="largest error",
         detail="One parameter at 0, 12 targets +1 on rank 0 and 36 targets -1 on rank 1, squared error, through DDP.",
     )

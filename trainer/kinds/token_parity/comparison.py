@@ -29,6 +29,20 @@ class TensorError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component of a gradient, the worst over ranks."""
+
+    tensor: str
+    error: float
+    limit: float
+
+    @property
+    def order(self) -> float:
+        """The error as it is ordered: NaN is the largest."""
+        return math.inf if math.isnan(self.error) else self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Errors of a whole gradient."""
 
@@ -40,6 +54,8 @@ class Comparison:
     """Limit at the component with the largest error."""
     worst: str
     """Name of the tensor that holds it."""
+    outside: Component | None
+    """The largest error outside its limit; a larger one may be inside its own, where the reference is larger."""
     ratios: list[float]
     """Per rank the factor f that makes f * ref come closest to g (least squares)."""
     cosines: list[float]
@@ -69,21 +85,24 @@ def compare(reference: Gradients, ranks: Sequence[Gradients], *, atol: float, rt
             )
     histogram = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
     tensors: list[TensorError] = []
-    largest, limit, worst = -1.0, atol, ""
+    largest = Component(tensor="", error=-1.0, limit=atol)
+    outside: Component | None = None
     for name, expected in reference.items():
         error, bound = _errors(expected, [gradients[name] for gradients in ranks], atol, rtol)
         tensors.append(_tensor_error(name, error, bound))
         histogram += _binned(error)
-        place = int(_nan_first(error).argmax())
-        if float(_nan_first(error)[place]) > largest:
-            largest, limit, worst = float(_nan_first(error)[place]), float(bound[place]), name
+        largest = _larger(largest, name, error, bound)
+        beyond = ~(error <= bound)  # written so that NaN is outside
+        if bool(beyond.any()):
+            outside = _larger(outside, name, error[beyond], bound[beyond])
     ratios, cosines = _directions(reference, ranks)
     return Comparison(
         tensors=tensors,
         histogram=[int(count) for count in histogram],
         max_abs_error=_max([tensor.max_abs_error for tensor in tensors]),
-        limit=limit,
-        worst=worst,
+        limit=largest.limit,
+        worst=largest.tensor,
+        outside=outside,
         ratios=ratios,
         cosines=cosines,
     )
@@ -96,6 +115,12 @@ def _errors(expected: Tensor, found: Sequence[Tensor], atol: float, rtol: float)
     for gradient in found:
         error = torch.maximum(error, (gradient.double().flatten() - reference).abs())
     return error, atol + rtol * reference.abs()
+
+
+def _larger(known: Component | None, name: str, error: Tensor, bound: Tensor) -> Component:
+    place = int(torch.nan_to_num(error, nan=math.inf, posinf=math.inf).argmax())
+    found = Component(tensor=name, error=float(error[place]), limit=float(bound[place]))
+    return known if known is not None and known.order >= found.order else found
 
 
 def _tensor_error(name: str, error: Tensor, bound: Tensor) -> TensorError:
@@ -113,10 +138,6 @@ def _binned(error: Tensor) -> Tensor:
     known = error[~error.isnan()]
     inner = torch.tensor(EDGES[1:-1], dtype=torch.float64)
     return torch.bincount(torch.bucketize(known, inner, right=True), minlength=len(EDGES) - 1)
-
-
-def _nan_first(error: Tensor) -> Tensor:
-    return torch.nan_to_num(error, nan=math.inf, posinf=math.inf)
 
 
 def _max(values: Sequence[float]) -> float:

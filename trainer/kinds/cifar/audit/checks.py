@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts
 from trainer.kinds.cifar.facts import EpochFacts, ModeFacts
 from trainer.kinds.cifar.params import CifarParams, Mode
@@ -113,6 +113,7 @@ def gradient_syncs_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Che
         passed=not wrong and complete,
         measured=sum(cell.counted for cell in worst.values()),
         limit=sum(cell.expected for cell in worst.values()),
+        relation=Relation.EQUAL,
         unit="synchronisations",
         detail=detail,
     )
@@ -134,6 +135,7 @@ def confusion_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
         passed=worst == params.test_size and not faults,
         measured=worst,
         limit=params.test_size,
+        relation=Relation.EQUAL,
         unit="images",
         detail=detail,
     )
@@ -149,6 +151,7 @@ def artifacts_check(artifacts: Sequence[ModeArtifacts]) -> Check:
         passed=not faults,
         measured=expected - len(faults),
         limit=expected,
+        relation=Relation.EQUAL,
         unit="files",
         detail="; ".join(faults) or "model, history, report and sample image of every mode",
     )
@@ -164,6 +167,7 @@ def _per_rank(name: str, title: str, counts: Sequence[Cell], *, unit: str, hint:
         passed=not wrong,
         measured=worst.counted,
         limit=worst.expected,
+        relation=Relation.EQUAL,
         unit=unit,
         detail=detail,
     )

@@ -1,6 +1,6 @@
 """Checks on a run of both modes: that `no_sync` was the only difference, and what it changed."""
 
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 from trainer.kinds.cifar.facts import ModeFacts
 from trainer.kinds.cifar.params import CifarParams
 
@@ -46,6 +46,7 @@ def same_start_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
         passed=not different,
         measured=len(different),
         limit=0,
+        relation=Relation.EQUAL,
         unit=f"differences in {compared} comparisons",
         detail=detail,
     )
@@ -61,6 +62,7 @@ def same_steps_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
         passed=rows[0] == rows[1] and totals[0] > 0,
         measured=totals[1],
         limit=totals[0],
+        relation=Relation.EQUAL,
         unit="steps over all epochs and ranks (no_sync against every)",
         detail="equal in every epoch and on every rank" if rows[0] == rows[1] else f"per epoch and rank: {rows}",
     )
@@ -82,6 +84,7 @@ def sync_ratio_check(params: CifarParams, every: ModeFacts, no_sync: ModeFacts) 
         passed=exact and complete,
         measured=many / few if few else None,
         limit=params.accum_steps,
+        relation=Relation.EQUAL,
         unit="times",
         detail=f"{many} over {few}, all epochs and ranks; the window holds {params.accum_steps} micro-batches",
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 from trainer.kinds.cifar.audit.checks import mode_of
 from trainer.kinds.cifar.facts import ModeFacts, SampledWindow
 from trainer.kinds.cifar.params import CifarParams
@@ -70,6 +70,7 @@ def witness_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
         passed=passed,
         measured=sum(item.profiler for item in sampled),
         limit=sum(item.hook for item in sampled),
+        relation=Relation.EQUAL,
         unit="synchronisations in sampled windows",
         detail=detail,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cifar_facts import CLASSES, epoch_facts, mode_facts, parameters, window
 from trainer.contract.paths import RunPaths
-from trainer.contract.result import Check, verdict_of
+from trainer.contract.result import Check, Relation, verdict_of
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, top_confusions
 from trainer.kinds.cifar.audit.limits import limits
 from trainer.kinds.cifar.audit.pair_checks import pair_checks
@@ -48,6 +48,12 @@ def test_right_facts_pass(tmp_path: Path) -> None:
     assert verdict_of(list(found.values())) == "pass"
     assert (found["gradient_syncs"].measured, found["gradient_syncs"].limit) == (20, 20)
     assert (found["sync_ratio"].measured, found["sync_ratio"].limit) == (4, 4)
+
+
+def test_every_count_is_an_expectation(tmp_path: Path) -> None:
+    found = checks(tmp_path, BOTH, mode_facts(BOTH, "every"), mode_facts(BOTH, "no_sync"))
+    assert {check.relation for check in found.values()} == {Relation.EQUAL}
+    assert all("relation" in check.model_fields_set and check.fits for check in found.values())
 
 
 def test_single_mode_has_no_pair_checks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.evidence import STOP, UPDATES, change, make_evidence
 from trainer.contract.manifest import CheckpointInfo
-from trainer.contract.result import Check, Verdict, verdict_of
+from trainer.contract.result import Check, Relation, Verdict, verdict_of
 from trainer.kinds.resume.diagnosis import diagnose
 from trainer.kinds.resume.differences import compare, difference, first_other_loss
 from trainer.kinds.resume.evidence import Evidence
@@ -104,6 +104,34 @@ def test_equal_trajectories_pass() -> None:
         *("parameters", "optimizer", "rng", "sampler", "losses", "control", "rng_not_restored_detected"),
         *("sampler_restart_detected", "optimizer_not_restored_detected", "checkpoints_valid"),
     ]
+
+
+def test_checks_say_how_they_are_read() -> None:
+    kills = [Kill(attempt=1, step=7, phase="backward", checkpoint_step=5)]
+    found = checks(judged(kills=kills, kills_planned=1))
+    assert all("relation" in check.model_fields_set and check.fits for check in found)
+    above = {check.name: check.strict for check in found if check.relation is Relation.AT_LEAST}
+    assert above == {**{f"{fault}_detected": True for fault in STARTS}, "kills_survived": False}
+    assert {check.relation for check in found if check.name not in above} == {Relation.EQUAL}
+
+
+def test_fault_without_numbers_is_noticed() -> None:
+    # Generators differ and no number that is compared does: noticed, and no difference is claimed.
+    twins = {fault: change(make_evidence(fault), start=start, amount=0.5) for fault, start in STARTS.items()}
+    twins[RNG_FAULT] = change(edit("rng"), start="rng")
+    found = {check.name: check for check in checks(judged(twins=twins))}
+    assert found["rng_not_restored_detected"].passed
+    assert found["rng_not_restored_detected"].measured is None
+    twins[RNG_FAULT] = change(edit("optimizer"), start="rng")
+    found = {check.name: check for check in checks(judged(twins=twins))}
+    assert found["rng_not_restored_detected"].measured == 1.0
+
+
+def test_numbers_that_are_none_fail() -> None:
+    broken = make_evidence("resumed")
+    broken.shared["model"]["weight"][0, 0] = math.nan
+    found = {check.name: check for check in checks(judged(broken))}
+    assert (found["parameters"].passed, found["parameters"].measured) == (False, "Infinity")
 
 
 @pytest.mark.parametrize("part", ["parameters", "optimizer", "rng", "sampler", "losses"])

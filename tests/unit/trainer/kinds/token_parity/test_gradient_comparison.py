@@ -47,6 +47,21 @@ def test_nan_is_reported_as_the_error() -> None:
     assert (found.violations, sum(found.histogram)) == (2, 2)
 
 
+def test_error_outside_is_the_largest_outside() -> None:
+    # The largest error belongs to a large reference and is inside its limit of 50; a smaller one is outside.
+    reference = {"a": torch.tensor([100.0, 1e-3]), "b": torch.tensor([2.0])}
+    found = compare(reference, [{"a": torch.tensor([90.0, 2e-3]), "b": torch.tensor([2.5])}], atol=0, rtol=0.5)
+    assert (found.max_abs_error, found.limit, found.violations) == (10.0, 50.0, 1)
+    assert found.outside is not None
+    assert found.outside.tensor == "a"
+    assert found.outside.error == pytest.approx(1e-3)
+    assert found.outside.limit == pytest.approx(5e-4)
+    assert compare(reference, [reference], atol=0, rtol=0.5).outside is None
+    broken = compare(reference, [{"a": torch.tensor([math.nan, 9.0]), "b": torch.tensor([2.5])}], atol=0, rtol=0.5)
+    assert broken.outside is not None
+    assert math.isnan(broken.outside.error)
+
+
 def test_histogram_holds_every_component() -> None:
     errors = torch.tensor([0.0, 1e-14, 2e-13, 0.5, 100.0], dtype=torch.float64)
     found = compare({"w": torch.zeros(5)}, [{"w": errors}], atol=1, rtol=0)

@@ -3,9 +3,10 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 
-from trainer.contract.result import Check, Verdict, verdict_of
+from trainer.contract.result import Check, Relation, Verdict, verdict_of
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
 from trainer.kinds.token_parity.handover import AUDITED, LOCALLY_EMPTY, MEAN_OF_MEANS, RANK_MEAN
@@ -63,6 +64,29 @@ def test_right_evidence_passes() -> None:
     checks = build_checks(_evidence())
     assert {check.name for check in checks if not check.passed} == set()
     assert verdict_of(checks) == Verdict.PASS
+
+
+def test_checks_say_how_they_are_read() -> None:
+    checks = build_checks(_evidence())
+    assert all("relation" in check.model_fields_set and check.fits for check in checks)
+    equal = {check.name for check in checks if check.relation is Relation.EQUAL}
+    assert equal == {"worked_example", "empty_window", "sync_count"}
+    above = [(check.name, check.strict) for check in checks if check.relation is Relation.AT_LEAST]
+    assert above == [("negative_control", True)]
+    assert not any(check.strict for check in checks if check.relation is Relation.AT_MOST)
+
+
+def test_control_shows_the_error_that_rejects() -> None:
+    # With a wide relative tolerance the largest error is inside its limit; the rule is rejected by a smaller one.
+    wrong = torch.tensor([1.0, -2.0, 3.0]) + torch.tensor([0.9, 0.0, 1.2])
+    evidence = _with_gradient(RANK_MEAN, wrong, wrong, atol=0.0, rtol=0.5)
+    for gradients in evidence.gradients:
+        gradients[MEAN_OF_MEANS] = {"v": wrong}
+    control = _judged(evidence)["negative_control"]
+    assert evidence.rank_mean.max_abs_error < evidence.rank_mean.limit
+    assert control.passed
+    assert control.measured == pytest.approx(0.9)
+    assert control.limit == pytest.approx(0.5)
 
 
 def test_one_rank_outside_fails_in_order() -> None:
