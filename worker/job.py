@@ -2,9 +2,9 @@
 
 import errno
 import time
-from pathlib import Path
 
 from app.runs.models import Run, StageAttempt
+from app.runs.results.reading import read_file
 from app.runs.states import Reason, State
 from trainer.contract.config import RunConfig
 from trainer.contract.files import write_json_atomically
@@ -193,14 +193,13 @@ class Job:
         )
 
     def _finish_with_result(self, facts: Facts, number: int, *, recorded: bool = False) -> None:
-        try:
-            result = load_result(self.paths.result, self.run.kind)
-        except (OSError, ValueError) as error:
-            problem = f"{self.paths.result}: {' '.join(str(error).split())[:1000]}"
+        reading = read_file(self.paths.result, kind=self.run.kind)
+        if reading.result is None:
+            problem = f"{self.paths.result}: {' '.join(reading.problem.split())[:1000]}"
             self._finish(invalid_result(facts, problem), facts, number, recorded=recorded)
             return
         outcome = Outcome(state=State.SUCCEEDED, reason=Reason.COMPLETED, failure=None, diagnosis="")
-        self._finish(outcome, facts, number, result=result, recorded=recorded)
+        self._finish(outcome, facts, number, result=reading.result, recorded=recorded)
 
     def _finish(
         self, outcome: Outcome, facts: Facts, number: int, *, result: Result | None = None, recorded: bool = False
@@ -223,11 +222,3 @@ class Job:
             reason=str(outcome.reason),
             verdict=None if result is None else str(result.verdict),
         )
-
-
-def load_result(path: Path, kind: str) -> Result:
-    """Return the checked result of a run. Raises OSError, and ValueError for one that is invalid or another kind's."""
-    result = Result.load(path)
-    if result.kind != kind:
-        raise ValueError(f"it is of kind {result.kind!r}, the run of kind {kind!r}")
-    return result

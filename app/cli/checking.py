@@ -11,7 +11,7 @@ import typer
 
 from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.output import AsJson, RunId, emit, note, say, table
+from app.cli.output import AsJson, RunId, cell, emit, note, say, table
 from app.settings import CHECKOUT
 
 GIB: Final = 2**30
@@ -135,9 +135,9 @@ def verify(run_id: RunId, as_json: AsJson = False) -> int:
 
 
 def _say_verification(report: dict[str, Any]) -> None:
-    if report["rows"]:
-        columns = list(report["rows"][0])
-        table(columns, [list(row.values()) for row in report["rows"]])
+    rows = [_with_bound(row) if "relation" in row else row for row in report["rows"]]
+    if rows:
+        table(list(rows[0]), [list(row.values()) for row in rows])
     if report.get("baseline"):
         say(f"baseline: always {report['baseline']['class']}, accuracy {report['baseline']['accuracy']:.4f}")
     if report.get("top_confusions"):
@@ -149,11 +149,20 @@ def _say_verification(report: dict[str, Any]) -> None:
         say(report["pass_line"])
 
 
+def _with_bound(row: dict[str, Any]) -> dict[str, Any]:
+    from app.runs.results.bounds import bound
+
+    told = {name: row[name] for name in ("check", "passed", "measured")}
+    return {**told, "required": bound(row, cell)}
+
+
 def figures(run_id: RunId, as_json: AsJson = False) -> None:
     """Draw the panels of a run's result as SVG and PNG files: into its artifacts, those of a service's run here."""
-    from app.figures.write import draw_result
+    from pydantic import TypeAdapter
+
+    from app.figures.write import draw_panels
     from trainer.contract.paths import RunPaths
-    from trainer.contract.result import Result
+    from trainer.contract.result import Panel
 
     client = open_client()
     document = client.get(f"/runs/{run_id}/result")
@@ -161,7 +170,7 @@ def figures(run_id: RunId, as_json: AsJson = False) -> None:
     if not client.remote:
         folder = RunPaths(client.settings.runs_dir / str(run_id)).artifacts / "figures"
     try:
-        paths = draw_result(Result.model_validate(document), folder)
+        paths = draw_panels(TypeAdapter(list[Panel]).validate_python(document["panels"]), folder)
     except ValueError as error:
         raise CommandError(Exit.NOT_PASSED, f"the result of run {run_id} is not valid: {error}") from None
     except OSError as error:

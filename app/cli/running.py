@@ -142,11 +142,13 @@ def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
 
 def say_checks(result: dict[str, Any]) -> None:
     """Print the table of checks."""
+    from app.runs.results.bounds import bound
+
     rows = [
-        [check["name"], passed_word(check["passed"]), cell(check["measured"]), cell(check["limit"]), check["unit"]]
+        [check["name"], passed_word(check["passed"]), check["measured"], bound(check, cell), check["unit"]]
         for check in result["checks"]
     ]
-    table(["check", "outcome", "measured", "limit", "unit"], rows)
+    table(["check", "outcome", "measured", "required", "unit"], rows)
     for check in result["checks"]:
         if check["passed"] is not True and check["detail"]:
             say(f"{check['name']}: {check['detail']}")

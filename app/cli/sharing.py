@@ -8,7 +8,7 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.files import Output, hand_over
-from app.cli.output import AsJson, RunId, emit, passed_word, say, table
+from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -54,19 +54,27 @@ def trends(
     if check is None:
         table(["check", "runs", "title"], [[item["check"], item["runs"], item["title"]] for item in document["checks"]])
         return
-    say(document["title"])
+    say_trend(document)
+
+
+def say_trend(document: dict[str, Any]) -> None:
+    """Print a trend as a table; the last column is what the check's relation makes of measured and limit."""
+    from app.runs.results.bounds import DISTANCES, bound, distance, relation_of
+
+    relation = relation_of(document)
     rows = [
         [
             item["run_id"],
             item["finished_at"],
             passed_word(item["passed"]),
             item["measured"],
-            item["limit"],
-            item["margin"],
+            bound(item, cell),
+            distance(item, relation),
         ]
         for item in document["items"]
     ]
-    table(["run", "finished", "result", "measured", "limit", "measured / limit"], rows)
+    say(document["title"])
+    table(["run", "finished", "result", "measured", "required", DISTANCES[relation]], rows)
 
 
 def deliveries(

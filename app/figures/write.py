@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,23 +12,17 @@ from matplotlib.figure import Figure
 from app.figures.draw import draw
 from app.figures.style import DPI
 from trainer.contract.files import write_bytes_atomically
-from trainer.contract.paths import RunPaths
-from trainer.contract.result import Result
+from trainer.contract.result import Panel
 
 FORMATS: Final = ("svg", "png")
 
 
-def write_figures(paths: RunPaths) -> list[Path]:
-    """Draw the run's result into `artifacts/figures`. Raises OSError or ValueError when there is no readable result."""
-    return draw_result(Result.load(paths.result), paths.artifacts / "figures")
-
-
-def draw_result(result: Result, folder: Path) -> list[Path]:
-    """Draw the result into `folder` and return the files, in the order of the panels. Raises OSError."""
+def draw_panels(panels: Sequence[Panel], folder: Path) -> list[Path]:
+    """Draw the panels of a result into `folder` and return the files, in their order. Raises OSError."""
     written: list[Path] = []
     # With a fixed salt the same result gives the same bytes; text stays text, and no `$` in it starts a formula.
     with mpl.rc_context({"svg.hashsalt": "ddp-audit", "svg.fonttype": "none", "text.parse_math": False}):
-        for number, panel in enumerate(result.panels, start=1):
+        for number, panel in enumerate(panels, start=1):
             figure = draw(panel)
             if figure is None:
                 continue

@@ -7,6 +7,7 @@ from sqlalchemy import JSON, Column, Index
 from sqlmodel import Field, SQLModel
 
 from app.db import UtcDateTime
+from trainer.contract.result import Relation
 
 
 class Delivery(SQLModel, table=True):
@@ -61,6 +62,10 @@ class RunCheck(SQLModel, table=True):
     measured: Any = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
     """Number, or the name of a non-finite one: a database column of numbers has no NaN."""
     limit: Any = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
+    relation: str = Relation.AT_MOST
+    """How `measured` is held against `limit`; rows from before this was recorded are read as at_most."""
+    strict: bool = False
+    """The limit itself does not suffice."""
     unit: str = ""
 
 

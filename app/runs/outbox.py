@@ -14,7 +14,7 @@ from trainer.contract.result import Check
 
 RUN: Final[Table] = Run.__table__  # type: ignore[attr-defined]
 
-KEPT_OF_CHECK: Final = {"name", "title", "passed", "measured", "limit", "unit"}
+KEPT_OF_CHECK: Final = {"name", "title", "passed", "measured", "limit", "relation", "strict", "unit"}
 
 
 def record_end(session: Session, run_id: int) -> None:
@@ -55,7 +55,7 @@ def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Che
 
 
 def _kept(check: Check) -> dict[str, Any]:
-    fields: dict[str, Any] = encodable(check.model_dump(include=KEPT_OF_CHECK))
+    fields: dict[str, Any] = encodable(check.model_dump(mode="json", include=KEPT_OF_CHECK))
     # JSON can name half a surrogate pair, which no database stores: it must not keep a run from ending.
     for name in ("name", "title", "unit"):
         fields[name] = fields[name].encode(errors="replace").decode()

@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.runs.errors import Conflict
+from app.runs.results.bounds import demand
 from app.runs.states import State
 
 FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot carry, not even escaped."""
 
 
-def junit(run: Mapping[str, Any], result: Mapping[str, Any] | None) -> bytes:
-    """Return the XML for a run document and its result.
+def junit(run: Mapping[str, Any], result: Mapping[str, Any]) -> bytes:
+    """Return the XML for a run document and its result, which is empty when it has none.
 
     A failed check is a `failure`. A check that could not be judged is an `error`, and so is a run without a result: a
     `skipped` would let a pipeline turn green on an audit that says nothing.
@@ -23,7 +24,7 @@ def junit(run: Mapping[str, Any], result: Mapping[str, Any] | None) -> bytes:
     state = State(run["state"])
     if not state.is_final:
         raise Conflict("not_final", f"run {run['id']} is {state}; its checks are known when it has ended")
-    checks = list(result.get("checks", [])) if result is not None and state is State.SUCCEEDED else []
+    checks = list(result.get("checks", [])) if state is State.SUCCEEDED else []
     cases = [_check(run, check) for check in checks] or [_unjudged(run)]
     failures = sum(case.find("failure") is not None for case in cases)
     errors = sum(case.find("error") is not None for case in cases)
@@ -69,9 +70,8 @@ def _properties(run: Mapping[str, Any]) -> ET.Element:
 
 def _check(run: Mapping[str, Any], check: Mapping[str, Any]) -> ET.Element:
     case = ET.Element("testcase", classname=clean(f"ddp-audit.{run['kind']}"), name=clean(str(check["name"])))
-    unit = f" {check['unit']}" if check.get("unit") else ""
-    numbers = f"measured {check.get('measured')}{unit}, limit {check.get('limit')}{unit}"
-    text = clean("\n".join(part for part in (check["title"], numbers, check.get("detail", "")) if part))
+    numbers = _numbers(check)
+    text = clean("\n".join(part for part in (check["title"], numbers, check["detail"]) if part))
     if check["passed"] is None:
         ET.SubElement(
             case, "error", type="inconclusive", message=clean(f"could not be judged: {check['title']}")
@@ -81,6 +81,12 @@ def _check(run: Mapping[str, Any], check: Mapping[str, Any]) -> ET.Element:
     else:
         ET.SubElement(case, "system-out").text = text
     return case
+
+
+def _numbers(check: Mapping[str, Any]) -> str:
+    unit = f" {check['unit']}" if check["unit"] else ""
+    measured = "not measured" if check["measured"] is None else f"measured {check['measured']}{unit}"
+    return measured if check["limit"] is None else f"{measured}, {demand(check, str)}{unit}"
 
 
 def _unjudged(run: Mapping[str, Any]) -> ET.Element:

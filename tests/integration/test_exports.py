@@ -37,7 +37,7 @@ MANY = 2 * PAGE_LIMIT + 7
 HEADS = {
     "runs": "id,name,tags,notes,pinned,kind,preset,state,reason,verdict,created_at,started_at,finished_at,"
     "took_seconds,device,backend,retry_of,params",
-    "checks": "run_id,run_name,kind,preset,verdict,finished_at,check,title,passed,measured,limit,unit,margin",
+    "checks": "run_id,run_name,kind,preset,verdict,finished_at,check,title,passed,measured,limit,relation,strict,unit,margin",
 }
 
 
@@ -176,6 +176,14 @@ def test_checks_of_all_runs(service: Service, ids: dict[str, int]) -> None:
     parity = {int(row["run_id"]): row for row in found if row["check"] == "gradient_parity"}
     assert [parity[number]["passed"] for number in numbers if number != ids["odd"]] == ["true", "false", "true"]
     assert float(parity[ids["failed"]]["margin"]) == pytest.approx(0.5 / float(parity[ids["failed"]]["limit"]))
+    read = {
+        row["check"]: (row["relation"], row["strict"], row["margin"])
+        for row in found
+        if int(row["run_id"]) == ids["passed"]
+    }
+    assert read["worked_example"] == ("equal", "false", "")
+    assert read["negative_control"] == ("at_least", "true", "")
+    assert read["gradient_parity"][:2] == ("at_most", "false")
     of_kept = [row["check"] for row in found if int(row["run_id"]) == ids["kept"]]
     of_failed = [row["check"] for row in found if int(row["run_id"]) == ids["failed"]]
     assert of_kept == of_failed == sorted(of_failed)

@@ -103,6 +103,14 @@ def test_old_runs_learn_how_long_they_took(tmp_path: Path) -> None:
     assert took == {1: 60.000001, 2: 60.0, 9: None}  # to the microsecond; the third never started
 
 
+def test_old_checks_are_read_as_at_most(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    old_database(settings, "0004")
+    migrate(settings)
+    read = {row["name"]: (row["relation"], row["strict"]) for row in rows_of(settings)["run_check"]}
+    assert read == {"gradient_parity": ("at_most", 0), "sync_count": ("at_most", 0)}
+
+
 def test_upgraded_schema_is_the_models(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     old_database(settings, VERSIONS[0])

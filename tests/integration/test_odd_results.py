@@ -9,7 +9,7 @@ import pytest
 
 from app.settings import Settings
 from tests.support.pages_data import add_run, save_result
-from tests.support.results import make_result
+from tests.support.results import every_panel, make_result
 from tests.support.service import Service, running_service
 
 ODD: list[Any] = [
@@ -56,6 +56,26 @@ def test_odd_result_is_told(service: Service, content: Any) -> None:
     assert "damaged" in refused.json()["detail"]
     assert "damaged" in service.http.get(f"/runs/{odd}").text
     assert service.get(f"/runs/{whole}/result").json()["verdict"] == "pass"
+
+
+def test_least_result_is_shown_everywhere(service: Service) -> None:
+    # Only what a result must have, as a kind may write it by hand: no relation, no unit, no notes.
+    least = make_result(panels=every_panel()).model_dump(mode="json")
+    least["checks"] = [
+        {"name": "negative_control", "title": "Rejected", "passed": True, "measured": 0.0103, "limit": 1e-6},
+        {"name": "said", "title": "Said", "passed": True},
+    ]
+    least["panels"] = [
+        {name: part for name, part in panel.items() if part not in ("", None)} for panel in least["panels"]
+    ]
+    small, whole = add(service, least), add(service)
+    for place in PLACES:
+        found = service.http.get(place.format(small, whole), headers={"Accept": "text/html"})
+        assert found.status_code == 200, place
+        assert "10,300" not in found.text, f"{place}: what passed has not used a limit many times"
+    checks = service.get(f"/runs/{small}/result").json()["checks"]
+    assert [(check["relation"], check["strict"], check["unit"]) for check in checks] == [("at_most", False, "")] * 2
+    assert "limit 1e-6" in service.http.get(f"/runs/{small}").text
 
 
 def test_verdict_must_follow_from_checks(service: Service) -> None:

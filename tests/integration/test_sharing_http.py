@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from app.runs.states import Reason, State
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
 from tests.support.service import Service, running_service
-from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, SeriesPanel
+from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, Relation, SeriesPanel
 
 API = "/api/v1"
 
@@ -48,8 +49,10 @@ def engine(service: Service) -> Engine:
     return service.engine
 
 
-def check(name: str, passed: bool | None, measured: float | str | None = 1.0, limit: float | None = 2.0) -> Check:
-    return Check(name=name, title=f"Title of {name}", passed=passed, measured=measured, limit=limit)
+def check(
+    name: str, passed: bool | None, measured: float | str | None = 1.0, limit: float | None = 2.0, **read: Any
+) -> Check:
+    return Check(name=name, title=f"Title of {name}", passed=passed, measured=measured, limit=limit, **read)
 
 
 def queued(engine: Engine) -> int:
@@ -77,7 +80,21 @@ def test_junit_tells_every_outcome(client: httpx.Client, engine: Engine, setting
     found = suite(client.get(f"{API}/runs/{run_id}/junit"))
     assert outcomes(found) == {"good": "passed", "bad": "failure", "open": "error"}
     assert (found.attrib["tests"], found.attrib["failures"], found.attrib["errors"]) == ("3", "1", "1")
-    assert "measured 3.0, limit 2.0" in found.findall("testcase")[1][0].attrib["message"]
+    good, bad, unjudged = found.findall("testcase")
+    assert "measured 1.0, must be at most 2.0" in str(good[0].text)
+    assert bad[0].attrib["message"] == "Title of bad: measured 3.0, must be at most 2.0"
+    assert unjudged[0].text == "Title of open\nnot measured, must be at most 2.0"
+
+
+def test_junit_says_what_is_required(client: httpx.Client, engine: Engine, settings: Settings) -> None:
+    result = make_result(
+        check("count", False, 21, limit=18, relation=Relation.EQUAL),
+        check("control", True, 0.5, limit=1e-6, relation=Relation.AT_LEAST, strict=True),
+        check("old", True, 0.5, limit=1e-6),
+    )
+    run_id = end_run(engine, settings.runs_dir, result)
+    texts = [str(case[0].text).splitlines()[1] for case in suite(client.get(f"{API}/runs/{run_id}/junit"))[1:]]
+    assert texts == ["measured 21, expected 18", "measured 0.5, must exceed 1e-06", "measured 0.5, limit 1e-06"]
 
 
 def test_junit_of_failed_run_is_red(client: httpx.Client, engine: Engine, settings: Settings) -> None:
@@ -154,6 +171,27 @@ def test_trend_shows_a_regression(client: httpx.Client, engine: Engine, settings
     assert [item["run_id"] for item in newest["items"]] == [3, 4]
     listed = client.get(f"{API}/trends", params={"kind": "token-parity"}).json()["checks"]
     assert [(item["check"], item["runs"]) for item in listed] == [("other", 1), ("parity", 4)]
+
+
+def test_trend_says_how_to_read(client: httpx.Client, engine: Engine, settings: Settings) -> None:
+    for measured in (18, 21):
+        counted = check("syncs", measured == 18, measured, limit=18, relation=Relation.EQUAL)
+        end_run(engine, settings.runs_dir, make_result(counted, check("old", True, 0.5, limit=1e-6)))
+    document = client.get(f"{API}/trends", params={"kind": "token-parity", "check": "syncs"}).json()
+    assert (document["relation"], document["strict"]) == ("equal", False)
+    assert [(item["relation"], item["margin"], item["difference"]) for item in document["items"]] == [
+        ("equal", None, 0),
+        ("equal", None, 3),
+    ]
+    page = client.get("/trends", params={"kind": "token-parity", "check": "syncs"}).text
+    assert "fails, 3 more than expected" in page
+    assert "expected 18" in page
+    assert "of its limit" not in page
+    old = client.get(f"{API}/trends", params={"kind": "token-parity", "check": "old"}).json()
+    assert [(item["relation"], item["margin"]) for item in old["items"]] == [("at_most", None)] * 2
+    page = client.get("/trends", params={"kind": "token-parity", "check": "old"}).text
+    assert "limit 1e-6" in page
+    assert "500,000 times" not in page
 
 
 def test_unknown_trend_says_what_there_is(client: httpx.Client, engine: Engine, settings: Settings) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.contexts import stage_context
+from tests.support.results import saved_result
 from tests.support.stages import ROOT, LocalRun
 from tests.unit.trainer.common.test_normalisation import FIXTURE
 from trainer.common.normalisation import HYPOTHESES, unsynchronised
@@ -79,7 +80,7 @@ def test_tight_tolerance_counts_true_violations(quick: LocalRun, tmp_path: Path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.common.process.die_with_parent", lambda: None)
         compare_stage(context)
-    result = Result.load(context.paths.result)
+    result = saved_result(context.paths.result)
     handover = Handover(quick.paths)
     reference = torch.load(handover.reference, weights_only=True)[AUDITED]
     ranks = [torch.load(handover.gradients(rank), weights_only=True)[AUDITED] for rank in (0, 1)]

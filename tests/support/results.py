@@ -1,8 +1,10 @@
 """Results with a panel of every type, for tests of whatever shows them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from app.runs.results.reading import read_file
 from trainer.contract.result import (
     BarGroup,
     BarsPanel,
@@ -16,6 +18,7 @@ from trainer.contract.result import (
     ImagesPanel,
     Line,
     Panel,
+    Relation,
     Result,
     SeriesPanel,
     TablePanel,
@@ -35,6 +38,13 @@ ENVIRONMENT = Environment(
     gpus=[],
     data_source="generated from the seed",
 )
+
+
+def saved_result(path: Path) -> Result:
+    """Return a run's checked `result.json`."""
+    found = read_file(path)
+    assert found.result is not None, found.problem
+    return found.result
 
 
 def matrix(weight: int = 90) -> list[list[int]]:
@@ -102,17 +112,32 @@ def every_panel() -> list[Panel]:
 def make_result(kind: str = "token-parity", *, error: float = 2.98e-8, panels: Sequence[Panel] = ()) -> Result:
     """Return a valid result; an `error` above 1e-6 makes it fail."""
     checks = [
-        Check(name="worked_example", title="Worked example in exact fractions", passed=True, measured=0, limit=0),
+        Check(
+            name="worked_example",
+            title="Worked example in exact fractions",
+            passed=True,
+            measured=18,
+            limit=18,
+            relation=Relation.EQUAL,
+            unit="statements",
+        ),
         Check(
             name="gradient_parity",
             title="Gradient parity of all components on every rank",
             passed=error <= 1e-6,
             measured=error,
             limit=1e-6,
+            relation=Relation.AT_MOST,
             detail="282,628 components compared on each of 2 ranks.",
         ),
         Check(
-            name="negative_control", title="Mean of rank means is rejected", passed=True, measured=0.0235, limit=1e-6
+            name="negative_control",
+            title="Mean of rank means is rejected",
+            passed=True,
+            measured=0.0235,
+            limit=1e-6,
+            relation=Relation.AT_LEAST,
+            strict=True,
         ),
     ]
     summary = {"components": 282_628, "max_abs_error": error, "token_counts": [[310, 290], [790, 812]]}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.results import saved_result
 from trainer.contract.config import RunConfig
 from trainer.contract.files import write_json_atomically
 from trainer.contract.kinds import StagePlan, kinds, resolve_params
@@ -137,4 +138,4 @@ class LocalRun:
 
     def result(self) -> Result:
         """Return the checked `result.json`."""
-        return Result.load(self.paths.result)
+        return saved_result(self.paths.result)

@@ -1,6 +1,5 @@
 """`result.json`: checks, panels and the verdict that follows from the checks."""
 
-import json
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -239,8 +238,3 @@ class Result(Strict):
             if "relation" not in check.model_fields_set:
                 del written["relation"]  # a guess must not become a statement that is then held against the numbers
         write_json_atomically(path, encodable(document))
-
-    @classmethod
-    def load(cls, path: Path) -> "Result":
-        """Read and check a `result.json`. Raises OSError, ValueError (json, pydantic.ValidationError)."""
-        return cls.model_validate(json.loads(path.read_text()))

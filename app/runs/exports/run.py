@@ -7,10 +7,9 @@ from typing import Any, Final, Literal
 import orjson
 from sqlmodel import Session, col, select
 
-from app.runs.errors import NotFound
 from app.runs.exports.tables import Columns, Type, csv_pieces, parquet_pieces
 from app.runs.models import Run, RunEvent
-from app.runs.results.artifacts import result
+from app.runs.results.reading import read_result, result_document
 from app.runs.store import get_run, get_run_document
 from app.runs.telemetry.events import every_event
 from app.runs.telemetry.resources import resources
@@ -34,6 +33,8 @@ COLUMNS: Final[dict[Table, Columns]] = {
         "passed": Type.BOOLEAN,
         "measured": Type.NUMBER,
         "limit": Type.NUMBER,
+        "relation": Type.TEXT,
+        "strict": Type.BOOLEAN,
         "unit": Type.TEXT,
         "detail": Type.TEXT,
     },
@@ -79,7 +80,7 @@ def rows(session: Session, runs_dir: Path, run_id: int, table: Table) -> Iterato
 
 
 def _check_rows(runs_dir: Path, run_id: int) -> Iterator[tuple[Any, ...]]:
-    for check in result(runs_dir, run_id)["checks"]:
+    for check in result_document(runs_dir, run_id)["checks"]:
         yield tuple(check[name] for name in COLUMNS["checks"])
 
 
@@ -114,13 +115,9 @@ def _metric_lines(session: Session, run_id: int) -> Iterator[tuple[int, str, int
 
 def json_pieces(session: Session, runs_dir: Path, run_id: int) -> Iterator[bytes]:
     """Yield one JSON document `{run, result, resources, events}` with every event, piece by piece."""
-    try:
-        outcome: dict[str, Any] | None = result(runs_dir, run_id)
-    except NotFound:
-        outcome = None
     parts = {
         "run": get_run_document(session, run_id),
-        "result": outcome,
+        "result": read_result(runs_dir, run_id).document or None,
         "resources": resources(session, get_run(session, run_id)),
     }
     yield orjson.dumps(parts).removesuffix(b"}") + b',"events":'

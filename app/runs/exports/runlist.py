@@ -11,14 +11,15 @@ from app.runs.derived import RunCheck, RunFacts
 from app.runs.exports.run import Format, array_pieces
 from app.runs.exports.tables import Columns, Type, csv_pieces, parquet_pieces
 from app.runs.ordering import Order
-from app.runs.results.trends import margin, read_checks
+from app.runs.results.bounds import share
+from app.runs.results.reading import read_result
 from app.runs.states import State
 from app.runs.store import PAGE_LIMIT, RunFilters, list_runs
 from trainer.contract.events import encodable, encode_number
 
 ListTable = Literal["runs", "checks"]
 Document = dict[str, Any]
-KEPT: Final = ("title", "passed", "measured", "limit", "unit")
+KEPT: Final = ("title", "passed", "measured", "limit", "relation", "strict", "unit")
 """Of a check, besides its name."""
 COLUMNS: Final[dict[ListTable, Columns]] = {
     "runs": {
@@ -53,6 +54,8 @@ COLUMNS: Final[dict[ListTable, Columns]] = {
         "passed": Type.BOOLEAN,
         "measured": Type.NUMBER,
         "limit": Type.NUMBER,
+        "relation": Type.TEXT,
+        "strict": Type.BOOLEAN,
         "unit": Type.TEXT,
         "margin": Type.NUMBER,
     },
@@ -118,8 +121,9 @@ def _checks(session: Session, runs_dir: Path, runs: list[Document]) -> Iterator[
 
 
 def _from_result(runs_dir: Path, run_id: int) -> list[Document]:
-    found = sorted(read_checks(runs_dir, run_id), key=lambda check: check.name)
-    return [_check(check.name, encodable(check.model_dump(include=set(KEPT)))) for check in found]
+    result = read_result(runs_dir, run_id).result
+    found = sorted(result.checks if result else [], key=lambda check: check.name)
+    return [_check(check.name, encodable(check.model_dump(mode="json", include=set(KEPT)))) for check in found]
 
 
 def _of_run(run: Document) -> Document:
@@ -129,4 +133,4 @@ def _of_run(run: Document) -> Document:
 
 
 def _check(name: str, fields: Document) -> Document:
-    return {"check": name, **fields, "margin": encode_number(margin(fields["measured"], fields["limit"]))}
+    return {"check": name, **fields, "margin": encode_number(share(fields))}

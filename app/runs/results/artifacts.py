@@ -1,17 +1,11 @@
-"""The files a run offers for download, and its result; no path leaves the run's `artifacts/` folder."""
+"""The files a run offers for download; no path leaves the run's `artifacts/` folder."""
 
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-from pydantic import ValidationError
-
 from app.runs.errors import NotFound
 from trainer.contract.paths import RunPaths
-from trainer.contract.result import Result
-from trainer.contract.wording import fault
 
 MEDIA_TYPES: Final = {
     ".png": "image/png",
@@ -83,32 +77,3 @@ def artifact_path(runs_dir: Path, run_id: int, name: str) -> Path:
 def _inside(path: Path, root: Path) -> bool:
     # The folder itself must not be a link either: only the run's own folder may lie behind one.
     return path.resolve().is_relative_to(root.parent.resolve() / root.name)
-
-
-def result(runs_dir: Path, run_id: int) -> dict[str, Any]:
-    """Return the run's `result.json`. Raises NotFound when there is none, or none of the form this version reads."""
-    path = RunPaths(runs_dir / str(run_id)).result
-    try:
-        status = path.stat()
-        document: dict[str, Any] = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise NotFound("no_result", f"run {run_id} has no result: it has not ended, or it ended without one") from None
-    except ValueError:
-        raise NotFound("no_result", f"the result of run {run_id} is damaged: it is not valid JSON") from None
-    if fault := _fault(path, status.st_mtime_ns, status.st_size):
-        raise NotFound("no_result", f"the result of run {run_id} is damaged: {fault}")
-    return document
-
-
-@lru_cache(maxsize=512)
-def _fault(path: Path, _modified: int, _bytes: int) -> str:
-    """Return what is wrong with the form of a result, once per state of its file; empty when nothing is."""
-    try:
-        Result.load(path)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        return f"{place}: {fault(first)}"
-    except (OSError, ValueError, RecursionError) as error:
-        return str(error)
-    return ""

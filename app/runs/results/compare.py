@@ -1,13 +1,11 @@
 """Two to ten runs side by side: parameters, checks, summaries and metrics."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from sqlmodel import Session
 
-from app.runs.errors import NotFound, refused
-from app.runs.results.artifacts import result
+from app.runs.errors import refused
 from app.runs.store import get_run_document
 from app.runs.telemetry.series import metrics
 
@@ -15,6 +13,8 @@ FEWEST: Final = 2
 MOST: Final = 10
 HEAD: Final = ("id", "name", "tags", "kind", "preset", "state", "reason", "verdict", "created_at", "finished_at")
 JUDGED: Final = ("passed", "measured", "limit", "unit")
+READ: Final = ("relation", "strict")
+"""How a check is read: the kind's, not the run's, and so no difference between runs."""
 
 
 def read_ids(text: str) -> list[int]:
@@ -28,14 +28,16 @@ def read_ids(text: str) -> list[int]:
     return ids
 
 
-def compare(session: Session, runs_dir: Path, ids: Sequence[int], max_points: int = 500) -> dict[str, Any]:
+def compare(
+    session: Session, ids: Sequence[int], results: Sequence[Mapping[str, Any]], max_points: int = 500
+) -> dict[str, Any]:
     """Return the runs side by side; every list of values has one entry per run, null where a run has none.
 
+    `results` has the result of each run, empty where it has none.
     `params` and `summary` rows say whether the runs differ; metrics keep one series per run and rank.
     Raises NotFound naming the run.
     """
     runs = [get_run_document(session, run_id) for run_id in ids]
-    results = [_result(runs_dir, run_id) for run_id in ids]
     return {
         "ids": list(ids),
         "runs": [{name: run[name] for name in HEAD} for run in runs],
@@ -44,13 +46,6 @@ def compare(session: Session, runs_dir: Path, ids: Sequence[int], max_points: in
         "summary": _rows([_flat(document.get("summary", {})) for document in results]),
         "metrics": [_series(session, run_id, max_points) for run_id in ids],
     }
-
-
-def _result(runs_dir: Path, run_id: int) -> dict[str, Any]:
-    try:
-        return result(runs_dir, run_id)
-    except NotFound:
-        return {}
 
 
 def _flat(summary: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -85,10 +80,9 @@ def _checks(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name, title in titles.items():
         checks = [column.get(name) for column in columns]
-        kept = [
-            check and {field: check[field] for field in ("passed", "measured", "limit", "unit")} for check in checks
-        ]
-        rows.append({"name": name, "title": title, "values": kept, "differs": _differ(kept, columns)})
+        judged = [check and {field: check[field] for field in JUDGED} for check in checks]
+        kept = [check and {field: check[field] for field in (*JUDGED, *READ)} for check in checks]
+        rows.append({"name": name, "title": title, "values": kept, "differs": _differ(judged, columns)})
     return rows
 
 

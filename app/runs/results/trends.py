@@ -1,4 +1,4 @@
-"""One check over all runs of a kind: how much of its limit was used, run by run, so that a regression shows."""
+"""One check over all runs of a kind: its number against its limit, run by run, so that a regression shows."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +12,10 @@ from app.runs.derived import RunCheck, RunFacts
 from app.runs.errors import NotFound, refused
 from app.runs.models import Run
 from app.runs.outbox import record_checks
+from app.runs.results.bounds import difference, share
+from app.runs.results.reading import read_result
 from app.runs.states import State
 from trainer.contract.kinds import kinds
-from trainer.contract.paths import RunPaths
-from trainer.contract.result import Check, Result
 
 MOST_POINTS: Final = 1000
 FILL_AT_ONCE: Final = 100
@@ -37,29 +37,22 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
     )
     with read_session(engine) as session:
         rows = [(int(run_id), str(kind)) for run_id, kind in session.execute(unread)]
-    found = [(run_id, kind, read_checks(runs_dir, run_id)) for run_id, kind in rows]
+    found = [(run_id, kind, read_result(runs_dir, run_id).result) for run_id, kind in rows]
     if found:
         with write_session(engine) as session:
             alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_([run_id for run_id, *_ in found]))))
-            for run_id, kind, checks in found:
+            for run_id, kind, result in found:
                 if run_id in alive:
-                    record_checks(session, run_id, kind, checks)
+                    record_checks(session, run_id, kind, result.checks if result else [])
     return len(found)
-
-
-def read_checks(runs_dir: Path, run_id: int) -> list[Check]:
-    """Return the checks of a run's result; none when it cannot be read."""
-    try:
-        return list(Result.load(RunPaths(runs_dir / str(run_id)).result).checks)
-    except (OSError, ValueError):
-        return []
 
 
 def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: str = "") -> dict[str, Any]:
     """Return the newest `limit` runs of `kind` with `check`, oldest first; with `preset`, only runs of that preset.
 
-    `total` counts all such runs. An item's `margin` is measured / limit, the share of the limit used, as result pages
-    show it; null where either is no finite number or the limit is 0.
+    `total` counts all such runs, `relation` and `strict` are the newest run's. An item's `margin` is measured / limit,
+    the share of the limit used, as result pages show it: null unless the check is read as at_most, and where either is
+    no finite number or the limit is 0. Its `difference` is measured - limit.
     Raises Refused for an unknown kind, NotFound for a check that no run of the kind has.
     """
     if kind not in kinds():
@@ -87,16 +80,26 @@ def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: 
             "preset": preset,
             "verdict": verdict,
             "finished_at": rfc3339(finished_at),
-            "passed": row.passed,
-            "measured": row.measured,
-            "limit": row.limit,
-            "margin": margin(row.measured, row.limit),
+            **_judged(row),
         }
         for row, name, verdict, preset, finished_at in reversed(rows)
     ]
     total = session.scalar(select(func.count()).select_from(RunCheck).join(Run, both).where(*wanted))
-    head = {"kind": kind, "check": check, "title": newest.title, "unit": newest.unit, "total": total}
-    return {**head, "items": items}
+    return {
+        "kind": kind,
+        "check": check,
+        "title": newest.title,
+        "relation": newest.relation,
+        "strict": newest.strict,
+        "unit": newest.unit,
+        "total": total,
+        "items": items,
+    }
+
+
+def _judged(row: RunCheck) -> dict[str, Any]:
+    fields = {name: getattr(row, name) for name in ("passed", "measured", "limit", "relation", "strict")}
+    return {**fields, "margin": share(fields), "difference": difference(fields)}
 
 
 def trend_checks(session: Session, kind: str, *, preset: str = "") -> list[dict[str, Any]]:
@@ -106,11 +109,3 @@ def trend_checks(session: Session, kind: str, *, preset: str = "") -> list[dict[
         query = query.join(Run, col(Run.id) == col(RunCheck.run_id)).where(col(Run.preset) == preset)
     rows = session.execute(query.group_by(col(RunCheck.name)).order_by(col(RunCheck.name)))
     return [{"check": name, "runs": runs, "title": title} for name, runs, title in rows]
-
-
-def margin(measured: Any, limit: Any) -> float | None:
-    """Return measured / limit, None where that is no number."""
-    for value in (measured, limit):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-    return float(measured) / float(limit) if limit else None

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from app.runs.errors import NotFound
 from app.runs.results.artifacts import artifact_path
 from app.runs.results.checkpoints import check_checkpoints
+from app.runs.results.reading import read_file
 from app.settings import CHECKOUT, harmless
 from trainer.contract.config import RunConfig
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import ImagesPanel, Result, Verdict
 
 VERIFIER_SECONDS: Final = 100.0
+JUDGED: Final = {"passed", "measured", "limit", "relation", "strict"}
+"""What a row says of a check, besides its name."""
 
 
 def run_folder(runs_dir: Path, run_id: int) -> Path:
@@ -74,19 +75,14 @@ def verify_files(run_root: Path) -> dict[str, Any]:
     """
     report: dict[str, Any] = {"ok": False, "verdict": None, "rows": [], "problems": [], "pass_line": None}
     paths = RunPaths(run_root)
-    try:
-        result = Result.load(paths.result)
-    except FileNotFoundError:
-        report["problems"].append("result.json is missing: the run ended without one")
-        return report
-    except (OSError, ValueError) as error:
-        report["problems"].append(f"result.json is not valid: {_first_fault(error)}")
+    reading = read_file(paths.result)
+    result = reading.result
+    if result is None:
+        why = "missing: the run ended without one" if reading.missing else f"not valid: {reading.problem}"
+        report["problems"].append(f"result.json is {why}")
         return report
     report["verdict"] = str(result.verdict)
-    report["rows"] = [
-        {"check": check.name, "passed": check.passed, "measured": check.measured, "limit": check.limit}
-        for check in result.checks
-    ]
+    report["rows"] = [{"check": check.name, **check.model_dump(mode="json", include=JUDGED)} for check in result.checks]
     report["problems"] += [*_config_problems(paths, result), *_file_problems(run_root, result)]
     failed = [check.name for check in result.checks if check.passed is not True]
     report["problems"] += [f"check {name} has not passed" for name in failed]
@@ -94,13 +90,6 @@ def verify_files(run_root: Path) -> dict[str, Any]:
     if report["ok"]:
         report["pass_line"] = f"PASS {result.kind}: all {len(result.checks)} checks hold in the stored files"
     return report
-
-
-def _first_fault(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        item = error.errors(include_url=False)[0]
-        return f"{'.'.join(str(part) for part in item['loc']) or 'result'}: {item['msg']}"
-    return f"not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _config_problems(paths: RunPaths, result: Result) -> Iterator[str]:

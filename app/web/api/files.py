@@ -6,8 +6,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from app.runs.results.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type, result
+from app.runs.results.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type
 from app.runs.results.checkpoints import check_checkpoints
+from app.runs.results.reading import result_document
 from app.runs.results.verification import run_folder, verify_run
 from app.runs.store import get_run
 from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply, reply
@@ -23,7 +24,7 @@ SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-sr
 def show_result(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the run's result: verdict, checks, summary, panels."""
     get_run(session, run_id)
-    return cached_reply(request, result(settings.runs_dir, run_id))
+    return cached_reply(request, result_document(settings.runs_dir, run_id))
 
 
 @router.get("/artifacts", responses=answers(404, model=Items))

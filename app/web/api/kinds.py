@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from app.runs.kinds import kind_documents
 from app.runs.results.compare import compare, read_ids
+from app.runs.results.reading import read_results
 from app.runs.telemetry.series import FEWEST_POINTS
 from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
@@ -28,4 +29,6 @@ def compare_runs(
     max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=5000)] = 500,
 ) -> Response:
     """Put two to ten runs side by side: parameters, checks, summaries, metrics."""
-    return reply(compare(session, settings.runs_dir, read_ids(ids), max_points))
+    wanted = read_ids(ids)
+    results = [reading.document for reading in read_results(settings.runs_dir, wanted)]
+    return reply(compare(session, wanted, results, max_points))

@@ -1,15 +1,14 @@
 """Sharing and automation: JUnit XML, a page that stands alone, badges, trends, and the webhook's delivery log."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy import Engine
 from starlette.responses import Response
 
 from app.db import read_session
-from app.runs.errors import NotFound
 from app.runs.requests import find_kind
-from app.runs.results.artifacts import result
+from app.runs.results.reading import read_result
 from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.runs.store import get_run, get_run_document
 from app.sharing.badge import badge, newest_verdict
@@ -34,12 +33,13 @@ def _file(success: str, *problems: int) -> Answers:
 def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the checks as JUnit XML: failed checks are failures, checks that could not be judged are errors."""
     run = get_run_document(session, run_id)
-    try:
-        found: dict[str, Any] | None = result(settings.runs_dir, run_id)
-    except NotFound:
-        found = None
     name = f'attachment; filename="run-{run_id}-junit.xml"'
-    return Response(junit(run, found), 200, {"Content-Disposition": name}, "application/xml")
+    return Response(
+        junit(run, read_result(settings.runs_dir, run_id).document),
+        200,
+        {"Content-Disposition": name},
+        "application/xml",
+    )
 
 
 @router.get("/runs/{run_id}/page", responses=_file("text/html", 404, 409), response_class=Response)

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.formats import number, times
+from app.formats import number, percent, times
+from app.runs.results.bounds import NAMES, demand, difference, relation_of, share
 from app.web.charts.scales import Scale
 from trainer.contract.events import decode_number
+from trainer.contract.result import Relation
+
+Item = Mapping[str, Any]
+"""One run of `app.runs.results.trends.trend`."""
 
 LEFT: Final = 66
 RIGHT: Final = 708
@@ -17,7 +22,8 @@ BOTTOM: Final = 216
 LOG_FROM: Final = 50.0
 """A larger ratio between the largest and the smallest positive value is drawn on a logarithmic scale."""
 ROSE: Final = 3.0
-"""A passing run that uses this many times the share of its limit that runs before it used is pointed out."""
+"""A passing run is pointed out that uses so many times the usual share of its limit, or has so little of the usual
+margin above its minimum."""
 BEFORE: Final = 20
 """Runs whose median the newest is compared with."""
 
@@ -42,6 +48,8 @@ class TrendChart:
     curve: list[str]
     """SVG point lists of the measured values, broken where a run has no finite one."""
     limits: list[str]
+    limit_name: str
+    """What the limit is: `limit`, `expected` or `minimum`."""
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     log: bool
@@ -58,7 +66,7 @@ class Reading:
     text: str
 
 
-def trend_chart(items: Sequence[Mapping[str, Any]]) -> TrendChart:
+def trend_chart(items: Sequence[Item]) -> TrendChart:
     """Draw the runs in their order, evenly spaced; what is no finite number stands at the upper edge."""
     measured = [_float(item["measured"]) for item in items]
     limits = [_float(item["limit"]) for item in items]
@@ -74,6 +82,7 @@ def trend_chart(items: Sequence[Mapping[str, Any]]) -> TrendChart:
         points=points,
         curve=_pieces(x, y, measured),
         limits=_pieces(x, y, limits),
+        limit_name=NAMES[relation_of(items[-1])] if items else "",
         x_ticks=[(x(place), str(items[place]["run_id"])) for place in range(0, len(items), step)],
         y_ticks=[(y(value), number(int(value) if value.is_integer() else value)) for value in y.ticks(5)],
         log=log,
@@ -115,43 +124,66 @@ def _mark(passed: bool | None) -> str:
     return "open" if passed is None else "pass" if passed else "fail"
 
 
-def _title(item: Mapping[str, Any]) -> str:
+def _title(item: Item) -> str:
     name = f" {item['name']}" if item["name"] else ""
-    share = f", {times(item['margin'])} of it" if item["margin"] is not None else ""
-    return (
-        f"Run {item['run_id']}{name}: {_mark(item['passed'])}, "
-        f"measured {number(item['measured'])}, limit {number(item['limit'])}{share}"
-    )
+    used = share(item)
+    of_it = "" if used is None else f", {times(used)} of it"
+    found = f"{_mark(item['passed'])}, measured {number(item['measured'])}, {demand(item)}{of_it}"
+    return f"Run {item['run_id']}{name}: {found}"
 
 
-def reading(items: Sequence[Mapping[str, Any]]) -> Reading:
+def reading(items: Sequence[Item]) -> Reading:
     """Say whether the newest run passed, since when it fails, and how it compares with the runs before it."""
     newest = items[-1]
-    usual = _usual(items)
-    use = _use(newest["margin"])
     run = f"run {newest['run_id']}"
     if newest["passed"] is None:
-        return Reading(css="inconclusive", title=f"The newest, {run}, could not be judged", text=_before(usual))
+        return Reading(css="inconclusive", title=f"The newest, {run}, could not be judged", text=_before(items))
     if not newest["passed"]:
         since, failing = _failing(items)
         held = f"{failing} runs in a row, since run {since}. " if failing > 1 else "The one before it did not. "
         held = "It is the only one so far. " if len(items) == 1 else held
-        return Reading(css="fail", title=f"The newest, {run}, fails{use}", text=held + _before(usual))
-    rose = usual is not None and newest["margin"] is not None and newest["margin"] > ROSE * usual > 0
-    title = f"The newest, {run}, passes{use}"
-    if rose and usual is not None:
-        ratio = number(newest["margin"] / usual)
-        return Reading(css="warn", title=f"{title}, {ratio} times what was usual", text=_before(usual))
-    return Reading(css="pass", title=title, text=_before(usual))
+        return Reading(css="fail", title=f"The newest, {run}, fails{_against(newest)}", text=held + _before(items))
+    title, nearer = f"The newest, {run}, passes{_against(newest)}", _nearer(items)
+    if nearer:
+        return Reading(css="warn", title=f"{title}, {nearer}", text=_before(items))
+    return Reading(css="pass", title=title, text=_before(items))
 
 
-def _use(margin: float | None) -> str:
-    if margin is None:
+def _against(item: Item) -> str:
+    """Return how the measured number lies against the limit, as the end of a sentence."""
+    relation, off = relation_of(item), difference(item)
+    if relation is Relation.AT_MOST:
+        used = share(item)
+        if used is None:
+            return ""
+        return f" at {times(used)} its limit" if abs(used) > 10 else f" with {times(used)} of its limit"
+    if off is None:
         return ""
-    return f" at {times(margin)} its limit" if abs(margin) > 10 else f" with {times(margin)} of its limit"
+    if relation is Relation.EQUAL:
+        as_expected = " with the expected number" if item["passed"] else " although its number is as expected"
+        return f", {number(abs(off))} {'more' if off > 0 else 'less'} than expected" if off else as_expected
+    return f", {number(abs(off))} {'above' if off > 0 else 'below'} its minimum" if off else " at its minimum"
 
 
-def _failing(items: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def _nearer(items: Sequence[Item]) -> str:
+    """Return how much nearer to its limit the newest run is than passing runs before it; empty when it is not."""
+    usual, newest = _usual(items), _room(items[-1])
+    if usual is None or newest is None or usual <= 0:
+        return ""
+    if relation_of(items[-1]) is Relation.AT_MOST:
+        return f"{number(newest / usual)} times what was usual" if newest > ROSE * usual else ""
+    return f"{percent(newest / usual)} of the usual margin" if newest < usual / ROSE else ""
+
+
+def _room(item: Item) -> float | None:
+    """Return what is compared between runs: the share of a limit, the margin above a minimum."""
+    relation = relation_of(item)
+    if relation is Relation.EQUAL:
+        return None
+    return share(item) if relation is Relation.AT_MOST else difference(item)
+
+
+def _failing(items: Sequence[Item]) -> tuple[int, int]:
     """Return (first run of the unbroken row of failures at the end, length of that row)."""
     since, count = 0, 0
     for item in reversed(items):
@@ -161,13 +193,22 @@ def _failing(items: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return since, count
 
 
-def _usual(items: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the median share of the limit over the passing runs before the newest, None where there is none."""
-    passing = [item["margin"] for item in items[:-1] if item["passed"] and item["margin"] is not None]
+def _usual(items: Sequence[Item]) -> float | None:
+    """Return the median of `_room` over the passing runs before the newest that are read alike; None without any."""
+    alike = [item for item in items[:-1] if relation_of(item) is relation_of(items[-1])]
+    passing = [room for item in alike if item["passed"] and (room := _room(item)) is not None]
     return statistics.median(passing[-BEFORE:]) if passing else None
 
 
-def _before(usual: float | None) -> str:
+def _before(items: Sequence[Item]) -> str:
+    relation, usual = relation_of(items[-1]), _usual(items)
+    if relation is Relation.EQUAL:
+        passed, before = sum(bool(item["passed"]) for item in items[:-1]), len(items) - 1
+        if before <= 1:
+            return "The run before it passed." if passed else ""
+        return f"{passed:,} of the {before:,} runs before it passed."
     if usual is None:
         return "No run before it passed with a number to compare with."
-    return f"Passing runs before it used {times(usual)} of theirs (median of at most {BEFORE})."
+    if relation is Relation.AT_MOST:
+        return f"Passing runs before it used {times(usual)} of theirs (median of at most {BEFORE})."
+    return f"Passing runs before it were {number(usual)} above their minimum (median of at most {BEFORE})."

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
-from app.runs.errors import NotFound, ServiceError
-from app.runs.results import artifacts
+from app.runs.errors import ServiceError
 from app.runs.results.compare import compare, read_ids
+from app.runs.results.reading import read_results
 from app.runs.store import list_runs
 from app.web.charts.comparison import curves, matrix_pairs
 from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS
@@ -45,9 +45,9 @@ def show(
 
 def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[str, Any]:
     runs_dir = request.app.state.settings.runs_dir
+    results = [reading.document for reading in read_results(runs_dir, ids)]
     with read_session(request.app.state.engine) as session:
-        document = compare(session, runs_dir, ids)
-    results = [_result(runs_dir, run_id) for run_id in ids]
+        document = compare(session, ids, results)
     return {
         "nav": "compare",
         "compared": document,
@@ -57,13 +57,6 @@ def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[s
         "pairs": matrix_pairs(ids, results),
         "markdown": _markdown(document),
     }
-
-
-def _result(runs_dir: Any, run_id: int) -> dict[str, Any]:
-    try:
-        return artifacts.result(runs_dir, run_id)
-    except NotFound:
-        return {}
 
 
 def _markdown(document: dict[str, Any]) -> str:

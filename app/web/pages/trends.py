@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.db import read_session
 from app.runs.requests import find_kind
+from app.runs.results.bounds import DISTANCES, relation_of
 from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.web.charts.trend import reading, trend_chart
 from app.web.views import rendering
@@ -53,6 +54,8 @@ def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
         checks=known,
         check=chosen,
         trend=found,
+        relation=relation_of(found or {}),
+        distances=DISTANCES,
         chart=trend_chart(items),
         reading=reading(items) if items else None,
         badge_markdown=_badge(request, query.kind),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.formats import number
+from app.runs.results.bounds import bound
 
 WORDS = {True: "pass", False: "fail", None: "open"}
 
@@ -28,9 +29,9 @@ def audit(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     parts = [
         f"**Run {run['id']}{name}: {run['kind']}, verdict {result['verdict']}** on {where}.",
         table(
-            ["check", "result", "measured", "limit", "unit"],
+            ["check", "result", "measured", "required", "unit"],
             [
-                [check["name"], WORDS[check["passed"]], check["measured"], check["limit"], check["unit"]]
+                [check["name"], WORDS[check["passed"]], check["measured"], bound(check), check["unit"]]
                 for check in result["checks"]
             ],
         ),

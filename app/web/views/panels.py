@@ -143,11 +143,3 @@ def bar_rows(panel: Mapping[str, Any]) -> list[BarRow]:
         for index, label in enumerate(panel["labels"])
         for place, group in enumerate(panel["groups"])
     ]
-
-
-def margin(check: Mapping[str, Any]) -> float | None:
-    """Return measured divided by limit: the share of the limit used; None where there is no such number."""
-    measured, limit = check.get("measured"), check.get("limit")
-    if isinstance(measured, bool | str) or isinstance(limit, bool | str) or measured is None or not limit:
-        return None
-    return float(measured) / float(limit)

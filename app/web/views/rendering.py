@@ -14,11 +14,11 @@ from markupsafe import Markup
 from app import formats
 from app.clock import now
 from app.runs.exports.tables import parquet_available
+from app.runs.results.bounds import bound, demand, distance, share
 from app.settings import CHECKOUT
 from app.web.charts.lines import script_data
 from app.web.forms.tags import text_from_tags
 from app.web.views.markdown import audit, summary_tables
-from app.web.views.panels import margin
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"
 OPERATOR: Final = "operator"
@@ -45,7 +45,15 @@ def environment() -> Environment:
     for name in FORMATS:
         made.filters[name] = getattr(formats, name)
     made.filters["tag_text"] = text_from_tags
-    made.filters |= {"script_data": script_data, "margin": margin, "summary_tables": summary_tables, "audit": audit}
+    made.filters |= {
+        "script_data": script_data,
+        "bound": bound,
+        "demand": demand,
+        "share": share,
+        "distance": distance,
+        "summary_tables": summary_tables,
+        "audit": audit,
+    }
     made.globals["parquet_available"] = parquet_available
     made.globals["now"] = now
     return made

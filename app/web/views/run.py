@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.formats import number
-from app.runs.errors import NotFound
 from app.runs.results import artifacts
+from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
 from app.web.pages.previews import offered
 from app.web.runlog.lines import LogFilter, log_files
@@ -24,14 +24,15 @@ TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters
 def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts every template of the run page may use; `result` is None while there is none."""
     final = State(run["state"]).is_final
-    result, problem = _result(runs_dir, run["id"]) if final else (None, "")
+    reading = read_result(runs_dir, run["id"]) if final else Reading()
+    result = reading.document or None
     checks = result["checks"] if result else []
     return {
         "run": run,
         "run_id": run["id"],
         "final": final,
         "result": result,
-        "result_problem": problem,
+        "result_problem": told(run["id"], reading),
         "panels": panel_views(result["panels"]) if result else [],
         "headline": headline(checks),
         "counted": counted(checks),
@@ -47,13 +48,6 @@ def files_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run["id"])["items"]],
         "log_files": list(islice(outputs, MOST_OUTPUTS)),
     }
-
-
-def _result(runs_dir: Path, run_id: int) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return artifacts.result(runs_dir, run_id), ""
-    except NotFound as missing:
-        return None, missing.detail
 
 
 def _resumable(root: Path) -> bool:

@@ -88,7 +88,9 @@ def test_audit_lists_checks_and_modes() -> None:
     result = make_result("cifar").model_dump(mode="json")
     text = audit({"id": 3, "name": "a|b", "kind": "cifar"}, result)
     assert "**Run 3 (a\\|b): cifar, verdict pass**" in text
-    assert "| gradient_parity | pass | 2.98e-8 | 1e-6 |" in text
+    assert "| worked_example | pass | 18 | expected 18 | statements |" in text
+    assert "| gradient_parity | pass | 2.98e-8 | at most 1e-6 |" in text
+    assert "| negative_control | pass | 0.0235 | must exceed 1e-6 |" in text
     assert "| no_sync | 12 | 0.91 |" in text
 
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from app.web.charts.trend import BOTTOM, TOP, reading, trend_chart
+from trainer.contract.result import Relation, fits
 
 
-def item(run_id: int, measured: Any, *, limit: Any = 1.0, passed: bool | None = None) -> dict[str, Any]:
-    numbers = isinstance(measured, float) and isinstance(limit, float) and limit
-    judged = measured <= limit if passed is None and numbers else passed
-    margin = measured / limit if numbers else None
-    return {"run_id": run_id, "name": "", "measured": measured, "limit": limit, "passed": judged, "margin": margin}
+def item(run_id: int, measured: Any, *, limit: Any = 1.0, passed: bool | None = None, **read: Any) -> dict[str, Any]:
+    judged = fits(measured, limit, Relation(read.get("relation", "at_most")), strict=read.get("strict", False))
+    passed = judged if passed is None else passed
+    return {"run_id": run_id, "name": "", "measured": measured, "limit": limit, "passed": passed, **read}
 
 
 def items(*measured: Any) -> list[dict[str, Any]]:
@@ -79,3 +79,60 @@ def test_reading_without_numbers_says_no_share() -> None:
     found = reading([item(1, None, limit=None, passed=True), item(2, None, limit=None, passed=None)])
     assert found.css == "inconclusive"
     assert "%" not in found.title + found.text
+
+
+def counts(*measured: Any, expected: int = 18) -> list[dict[str, Any]]:
+    return [item(place, value, limit=expected, relation="equal") for place, value in enumerate(measured, start=1)]
+
+
+def controls(*measured: Any) -> list[dict[str, Any]]:
+    return [
+        item(place, value, limit=0.1, relation="at_least", strict=True) for place, value in enumerate(measured, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "css", "title", "text"),
+    [
+        (counts(18), "pass", "passes with the expected number", ""),
+        (counts(18, 18), "pass", "passes with the expected number", "The run before it passed."),
+        (counts(18, 21), "fail", "fails, 3 more than expected", "The run before it passed."),
+        (counts(18, 15, 15), "fail", "fails, 3 less than expected", "2 runs in a row, since run 2."),
+        (controls(2.1, 2.1, 2.1), "pass", "passes, 2 above its minimum", "were 2 above their minimum"),
+        (controls(2.1, 2.1, 0.3), "warn", "passes, 0.2 above its minimum, 10.0 % of the usual margin", "were 2 above"),
+        (controls(2.1, 2.1, 0.9), "pass", "passes, 0.8 above its minimum", "were 2 above"),
+        (controls(2.1, 0.05), "fail", "fails, 0.05 below its minimum", "were 2 above"),
+        (controls(2.1, 0.1), "fail", "fails at its minimum", "were 2 above"),
+    ],
+)
+def test_reading_follows_the_relation(shown: list[dict[str, Any]], css: str, title: str, text: str) -> None:
+    found = reading(shown)
+    assert (found.css, found.title) == (css, f"The newest, run {len(shown)}, {title}")
+    assert text in found.text
+    assert "of its limit" not in found.title
+    assert " its limit" not in found.title
+
+
+def test_failure_with_the_expected_number() -> None:
+    found = reading([*counts(18), item(2, 18, limit=18, passed=False, relation="equal")])
+    assert found.title == "The newest, run 2, fails although its number is as expected"
+
+
+def test_limit_is_called_by_what_it_is() -> None:
+    assert trend_chart(items(0.1)).limit_name == "limit"
+    assert trend_chart(counts(18)).limit_name == "expected"
+    assert trend_chart(controls(2.0)).limit_name == "minimum"
+    assert "measured 21, expected 18" in trend_chart(counts(21)).points[0].title
+    assert trend_chart(controls(2.0)).points[0].title.endswith("measured 2, must exceed 0.1")
+    assert trend_chart(items(0.5)).points[0].title.endswith("measured 0.5, must be at most 1, 50.0 % of it")
+
+
+def test_old_rows_claim_nothing_wrong() -> None:
+    # Recorded before checks said how they are read: a control that passed at twenty times what was then its limit.
+    old = [item(1, 2.0, limit=0.1, passed=True), item(2, 2.0, limit=0.1, passed=True)]
+    found, chart = reading(old), trend_chart(old)
+    assert found.title == "The newest, run 2, passes"
+    assert "limit 0.1" in chart.points[0].title
+    assert not any("times" in text or "%" in text for text in (found.title, found.text, chart.points[0].title))
+    mixed = reading([*old, *controls(0.3)])
+    assert mixed.css == "pass", "old rows are no margins to compare with"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.web.views.panels import bar_rows, confusion_rows, heat_class, heat_rows, margin, panel_views
+from app.web.views.panels import bar_rows, confusion_rows, heat_class, heat_rows, panel_views
 from tests.support.results import CLASSES, every_panel, matrix
 
 
@@ -38,9 +38,3 @@ def test_cell_off_expectation_is_marked() -> None:
 def test_longest_bar_fills_its_cell() -> None:
     panel = {"labels": ["a", "b"], "groups": [{"name": "g", "values": [5, 10]}, {"name": "h", "values": ["NaN", 1]}]}
     assert [bar.width for bar in bar_rows(panel)] == [50, 0, 100, 10]
-
-
-def test_margin_is_share_of_limit() -> None:
-    assert margin({"measured": 5e-7, "limit": 1e-6}) == 0.5
-    for check in ({"measured": None, "limit": 1}, {"measured": 1, "limit": 0}, {"measured": "NaN", "limit": 1}):
-        assert margin(check) is None
