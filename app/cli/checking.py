@@ -130,11 +130,12 @@ def verify(run_id: RunId, as_json: AsJson = False) -> int:
     if as_json:
         emit(report)
     else:
-        _say_verification(report)
+        say_verification(report)
     return Exit.OK if report["ok"] else Exit.NOT_PASSED
 
 
-def _say_verification(report: dict[str, Any]) -> None:
+def say_verification(report: dict[str, Any]) -> None:
+    """Print a repeated audit: its rows, what does not hold, and the pass line only when everything does."""
     rows = [_with_bound(row) if "relation" in row else row for row in report["rows"]]
     if rows:
         table(list(rows[0]), [list(row.values()) for row in rows])

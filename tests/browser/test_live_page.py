@@ -87,7 +87,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     expect(page.locator("#files .file", has_text='"epoch": 7')).to_be_visible()
     page.locator("#run-outputs summary").click()
     expect(page.locator("#run-outputs a").first).to_be_visible()
-    expect(page.locator("#run-verdict")).to_contain_text("measured 2.98e-8, limit 1e-6")
+    expect(page.locator("#run-verdict")).to_contain_text("measured 2.98e-8, must be at most 1e-6")
     expect(page.locator("#checks")).to_contain_text("negative_control")
     assert page.evaluate("window.sameDocument") is True
     assert lines(page) == ["before the page", HOSTILE, "whole line", "half a line"]

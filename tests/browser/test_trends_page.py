@@ -13,7 +13,7 @@ from app.settings import Settings
 from tests.browser.conftest import BOTH, Tab, serve
 from tests.support.ended import end_run, make_result
 from tests.support.keeping_data import add_trend
-from trainer.contract.result import Check
+from trainer.contract.result import Check, Relation
 
 pytestmark = pytest.mark.browser
 USUAL = 3e-8
@@ -26,8 +26,9 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     migrate(settings)
     engine = create_database_engine(settings)
     add_trend(engine, settings.runs_dir, [*[USUAL * (1 + 0.01 * step) for step in range(48)], 0.0216, "NaN"])
-    syncs = Check(name="gradient_syncs", title="Synchronisations", passed=True, measured=400, limit=400)
-    other = Check(name="micro_batches", title="Micro-batches", passed=True, measured=400, limit=400)
+    read = {"measured": 400, "limit": 400, "relation": Relation.EQUAL}
+    syncs = Check(name="gradient_syncs", title="Synchronisations", passed=True, **read)
+    other = Check(name="micro_batches", title="Micro-batches", passed=True, **read)
     end_run(engine, settings.runs_dir, make_result(syncs, other, kind="cifar"), kind="cifar")
     engine.dispose()
     for base in serve(settings.data_dir, "--no-worker", prefix="/team"):
@@ -59,7 +60,11 @@ def test_kind_and_check_are_chosen(tab: Tab, nightly: str) -> None:
     page.get_by_label("Kind").select_option("cifar")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#trend-chart h2")).to_have_text("Synchronisations")
-    expect(page.locator("#reading h2")).to_contain_text("run 51, passes with 100.0 % of its limit")
+    expect(page.locator("#reading h2")).to_contain_text("run 51, passes with the expected number")
+    expect(page.locator("#trend-chart .limit-key")).to_have_text("expected")
+    expect(page.get_by_role("columnheader", name="Deviation")).to_be_visible()
+    expect(page.locator("tbody tr").first).to_contain_text("expected 400")
+    expect(page.locator("main")).not_to_contain_text("of its limit")
     page.get_by_label("Check", exact=True).select_option("micro_batches")
     page.get_by_role("button", name="Show").click()
     assert "check=micro_batches" in page.url

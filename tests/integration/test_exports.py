@@ -37,7 +37,8 @@ MANY = 2 * PAGE_LIMIT + 7
 HEADS = {
     "runs": "id,name,tags,notes,pinned,kind,preset,state,reason,verdict,created_at,started_at,finished_at,"
     "took_seconds,device,backend,retry_of,params",
-    "checks": "run_id,run_name,kind,preset,verdict,finished_at,check,title,passed,measured,limit,relation,strict,unit,margin",
+    "checks": "run_id,run_name,kind,preset,verdict,finished_at,check,title,passed,measured,limit,relation,strict,unit,"
+    "margin",
 }
 
 

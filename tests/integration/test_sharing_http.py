@@ -21,6 +21,7 @@ from app.runs.outbox import record_checks
 from app.runs.results.trends import fill_checks
 from app.runs.states import Reason, State
 from app.settings import Settings
+from app.web.api.schemas import ComparedCheck, Comparison, Trend, TrendItem
 from tests.support.ended import end_run, make_result
 from tests.support.service import Service, running_service
 from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, Relation, SeriesPanel
@@ -183,6 +184,13 @@ def test_trend_says_how_to_read(client: httpx.Client, engine: Engine, settings: 
         ("equal", None, 0),
         ("equal", None, 3),
     ]
+    assert document.keys() == Trend.model_fields.keys()
+    assert all(item.keys() == TrendItem.model_fields.keys() for item in document["items"])
+    compared = client.get(f"{API}/compare", params={"ids": "1,2"}).json()
+    assert compared.keys() == Comparison.model_fields.keys()
+    syncs = next(row for row in compared["checks"] if row["name"] == "syncs")
+    assert [value["relation"] for value in syncs["values"]] == ["equal", "equal"]
+    assert syncs["values"][0].keys() == ComparedCheck.model_fields.keys()
     page = client.get("/trends", params={"kind": "token-parity", "check": "syncs"}).text
     assert "fails, 3 more than expected" in page
     assert "expected 18" in page
@@ -192,6 +200,16 @@ def test_trend_says_how_to_read(client: httpx.Client, engine: Engine, settings: 
     page = client.get("/trends", params={"kind": "token-parity", "check": "old"}).text
     assert "limit 1e-6" in page
     assert "500,000 times" not in page
+
+
+def test_other_reading_is_no_difference(client: httpx.Client, engine: Engine, settings: Settings) -> None:
+    # Recorded by two versions: the numbers are the run's, how they are read is the kind's.
+    end_run(engine, settings.runs_dir, make_result(check("same", True, 18, limit=18), check("other", True, 1.5)))
+    now_read = check("same", True, 18, limit=18, relation=Relation.EQUAL)
+    end_run(engine, settings.runs_dir, make_result(now_read, check("other", True, 1.6)))
+    rows = client.get(f"{API}/compare", params={"ids": "1,2"}).json()["checks"]
+    assert {row["name"]: row["differs"] for row in rows} == {"same": False, "other": True}
+    assert [value["relation"] for value in rows[0]["values"]] == ["at_most", "equal"]
 
 
 def test_unknown_trend_says_what_there_is(client: httpx.Client, engine: Engine, settings: Settings) -> None:

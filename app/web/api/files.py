@@ -13,6 +13,7 @@ from app.runs.results.verification import run_folder, verify_run
 from app.runs.store import get_run
 from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply, reply
 from app.web.api.schemas import Items, answers
+from trainer.contract.result import Result
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
 
@@ -20,7 +21,7 @@ SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-sr
 """For documents a run wrote: they may look as they like, and do nothing."""
 
 
-@router.get("/result", responses=answers(404))
+@router.get("/result", responses=answers(404, model=Result))
 def show_result(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the run's result: verdict, checks, summary, panels."""
     get_run(session, run_id)

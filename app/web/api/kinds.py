@@ -10,7 +10,7 @@ from app.runs.results.compare import compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.telemetry.series import FEWEST_POINTS
 from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
-from app.web.api.schemas import Items, answers
+from app.web.api.schemas import Comparison, Items, answers
 
 router = APIRouter(tags=["catalogue"])
 
@@ -21,7 +21,7 @@ def list_kinds(request: Request) -> Response:
     return cached_reply(request, {"items": kind_documents()})
 
 
-@router.get("/compare", responses=answers(404))
+@router.get("/compare", responses=answers(404, model=Comparison))
 def compare_runs(
     session: ReadSession,
     settings: AppSettings,

@@ -15,7 +15,7 @@ from app.sharing.badge import badge, newest_verdict
 from app.sharing.deliveries import MOST, Status, delivery_log, redeliver
 from app.sharing.junit import junit
 from app.web.api.replies import Actor, AppSettings, ReadSession, reply
-from app.web.api.schemas import Answers, DeliveryList, answers
+from app.web.api.schemas import Answers, DeliveryList, Trend, TrendChecks, answers
 
 router = APIRouter(tags=["sharing"])
 
@@ -62,7 +62,7 @@ def show_badge(kind: Annotated[str, Path(max_length=64)], session: ReadSession) 
     return Response(badge(kind, newest_verdict(session, kind)), 200, headers, "image/svg+xml")
 
 
-@router.get("/trends", responses=answers(404))
+@router.get("/trends", responses=answers(404, model=Trend | TrendChecks))
 def show_trend(
     *,
     request: Request,
