@@ -1,5 +1,7 @@
 """A result of another form than this version writes: told on every page, file and command, never an error of ours."""
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,3 +88,33 @@ def test_verdict_must_follow_from_checks(service: Service) -> None:
     document["verdict"] = "fail"
     path.write_bytes(orjson.dumps(document))
     assert "does not follow" in service.get(f"/runs/{run_id}/result").json()["detail"]
+
+
+OPENED: list[str] = []
+"""Result files opened by this process since a test cleared it; an audit hook stays for good."""
+
+
+@pytest.fixture(scope="module")
+def opened() -> list[str]:
+    sys.addaudithook(_note_opening)
+    return OPENED
+
+
+def _note_opening(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and str(arguments[0]).endswith("/result.json"):
+        OPENED.append(str(arguments[0]))
+
+
+def test_result_is_read_once_per_request(service: Service, opened: list[str]) -> None:
+    left, right = add(service), add(service)
+    places = [*PLACES, "/api/v1/runs/{0}/verification"]
+    service.http.get("/trends")  # takes the checks of both runs into the database
+    for place in places:
+        opened.clear()
+        assert service.http.get(place.format(left, right), headers={"Accept": "text/html"}).status_code == 200
+        own = Counter(Path(name).parent.name for name in opened)
+        assert set(own.values()) <= {1}, f"{place} read {own}"
+        assert own.keys() <= {str(left), str(right)}, place
+    opened.clear()
+    service.get(f"/runs/{left}/result")
+    assert len(opened) == 1, "the hook sees what the service opens"
