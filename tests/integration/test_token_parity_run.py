@@ -10,9 +10,9 @@ import torch
 from tests.support.contexts import stage_context
 from tests.support.results import saved_result
 from tests.support.stages import ROOT, LocalRun
-from tests.unit.trainer.common.test_normalisation import FIXTURE
-from trainer.common.normalisation import HYPOTHESES, unsynchronised
+from tests.unit.trainer.contract.test_normalisation import FIXTURE
 from trainer.contract.kinds import StagePlan
+from trainer.contract.normalisation import HYPOTHESES, unsynchronised
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import Check, Result, Verdict, verdict_of
 from trainer.kinds.token_parity.checks import build_checks
@@ -169,7 +169,7 @@ def test_breadcrumbs_agree_outside_collectives(lab: list[dict[str, Any]]) -> Non
 def test_changed_arithmetic_starts_no_rank(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    broken = "import trainer.common.normalisation as n; n.mean_of_means = n.rank_mean = lambda window: 0\n"
+    broken = "import trainer.contract.normalisation as n; n.mean_of_means = n.rank_mean = lambda window: 0\n"
     (site / "sitecustomize.py").write_text(broken)
     run = LocalRun.create(tmp_path / "1", "token-parity", environment={"PYTHONPATH": f"{site}:{ROOT}"})
     run.stage("prepare")

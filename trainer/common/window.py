@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.distributed import Group
-from trainer.common.normalisation import EmptyWindowError
+from trainer.contract.normalisation import EmptyWindowError
 
 Item = TypeVar("Item")
 

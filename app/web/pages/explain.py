@@ -9,7 +9,8 @@ from fastapi.responses import Response
 from app.runs.requests import RunRequest
 from app.web.pages.run import see, service
 from app.web.views import rendering
-from app.web.views.arithmetic import Cell, EmptyWindow, both_means
+from app.web.views.arithmetic import both_means
+from trainer.contract.normalisation import Cell, EmptyWindowError
 
 router = APIRouter(include_in_schema=False)
 RANKS: Final = 2
@@ -63,7 +64,7 @@ def show(request: Request) -> Response:
     means, problem = None, ""
     try:
         means = both_means(cells(typed))
-    except (Unreadable, EmptyWindow) as error:
+    except (Unreadable, EmptyWindowError) as error:
         problem = str(error)
     return rendering.page(
         request,

@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.common.machine import cpu_model
-from trainer.common.normalisation import EmptyWindowError
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.window import RULES, Rule, accumulate, gradients
+from trainer.contract.normalisation import EmptyWindowError
 from trainer.kinds.token_parity.handover import (
     AUDITED,
     EMPTY_RANK,

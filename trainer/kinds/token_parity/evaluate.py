@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainer.common.distributed import Group
-from trainer.common.normalisation import EmptyWindowError
+from trainer.contract.normalisation import EmptyWindowError
 from trainer.tokens.batches import IGNORED, make_batch
 from trainer.tokens.corpus import Sequence4
 

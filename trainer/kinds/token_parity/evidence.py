@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.common.context import StageContext
-from trainer.common.normalisation import Cell, Window
+from trainer.contract.normalisation import Cell, Window
 from trainer.kinds.token_parity.comparison import Comparison, compare
 from trainer.kinds.token_parity.handover import (
     AUDITED,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from trainer.common.normalisation import (
+from trainer.contract.normalisation import (
     Cell,
     Number,
     Window,

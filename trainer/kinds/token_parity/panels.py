@@ -4,8 +4,8 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from trainer.common.normalisation import Number, correct, mean_of_means, rank_mean, token_weights
 from trainer.contract.events import encode_number
+from trainer.contract.normalisation import Number, correct, mean_of_means, rank_mean, token_weights
 from trainer.contract.result import (
     HeatPanel,
     HistogramGroup,

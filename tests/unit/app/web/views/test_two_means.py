@@ -5,7 +5,8 @@ from fractions import Fraction
 import pytest
 
 from app.web.pages.explain import START, Unreadable, cells, read_window
-from app.web.views.arithmetic import Cell, EmptyWindow, both_means
+from app.web.views.arithmetic import both_means
+from trainer.contract.normalisation import Cell, EmptyWindowError
 
 
 def window(*ranks: list[tuple[int, int]]) -> list[list[Cell]]:
@@ -18,7 +19,7 @@ def test_example_gives_known_figures() -> None:
     assert means.scaled == [Fraction(1, 2), Fraction(9, 2)]
     assert sum(means.scaled) / 2 == means.global_mean
     assert means.wrong_weights == [Fraction(1, 24), Fraction(1, 72)]
-    assert means.right_weights == [Fraction(1, 48), Fraction(1, 48)]
+    assert means.right_weight == Fraction(1, 48)
 
 
 def test_equal_counts_hide_the_fault() -> None:
@@ -34,7 +35,7 @@ def test_only_short_rank_has_no_mean() -> None:
 
 
 def test_empty_window_is_refused() -> None:
-    with pytest.raises(EmptyWindow, match="global token count 0"):
+    with pytest.raises(EmptyWindowError, match="global token count 0"):
         both_means(window([(0, 0)], [(0, 0)]))
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from trainer.common.checkpoints.digest import digest
 from trainer.common.distributed import Group
-from trainer.common.normalisation import EmptyWindowError
 from trainer.common.telemetry import Telemetry
+from trainer.contract.normalisation import EmptyWindowError
 from trainer.contract.paths import AttemptPaths
 from trainer.kinds.resume import trajectory as module
 from trainer.kinds.resume.compare import LIMITS

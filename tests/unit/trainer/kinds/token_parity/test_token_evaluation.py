@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trainer.common.distributed import Group
-from trainer.common.normalisation import EmptyWindowError
 from trainer.common.telemetry import Telemetry
+from trainer.contract.normalisation import EmptyWindowError
 from trainer.contract.paths import AttemptPaths
 from trainer.kinds.token_parity.evaluate import _local_sums, evaluate
 from trainer.tokens.corpus import build_corpus

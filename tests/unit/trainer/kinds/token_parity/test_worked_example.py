@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainer.common.normalisation import correct, mean_of_means
+from trainer.contract.normalisation import correct, mean_of_means
 from trainer.kinds.token_parity import examples
 
 

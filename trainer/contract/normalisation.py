@@ -2,6 +2,7 @@
 
 A window is cells[rank][micro-batch]; a cell has a count and a sum, of losses or of gradients (the arithmetic is the
 same, since a gradient is linear in the loss). With Fraction sums every hypothesis is exact; floats work as well.
+Audits and pages both compute with this module, so that they cannot differ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,11 +34,21 @@ class EmptyWindowError(ValueError):
     """No rank has a supervised token in the window; every rank raises this, and zero is never substituted."""
 
 
+def rank_counts(window: Window) -> list[int]:
+    """Return N_r, the supervised tokens of each rank."""
+    return [sum(cell.tokens for cell in row) for row in window]
+
+
+def rank_totals(window: Window) -> list[Number]:
+    """Return S_r, the sum of each rank."""
+    return [_total([row]) for row in window]
+
+
 def count(window: Window) -> int:
     """Return N, the supervised tokens of all ranks and micro-batches. Raises EmptyWindowError when there are none."""
-    tokens = sum(cell.tokens for row in window for cell in row)
+    tokens = sum(rank_counts(window))
     if tokens <= 0:
-        raise EmptyWindowError(f"the window has {tokens} supervised tokens on {len(window)} ranks: there is no mean")
+        raise EmptyWindowError(f"global token count {tokens}: the window has no supervised token on any rank")
     return tokens
 
 
@@ -53,7 +64,7 @@ def mean_of_means(window: Window) -> Number:
 
 def rank_mean(window: Window) -> Number:
     """Each rank divides its window's sum by its own count, then DDP's mean over ranks."""
-    return _mean([_sum(cell.total for cell in row) / sum(cell.tokens for cell in row) for row in window])
+    return _mean([total / tokens for total, tokens in zip(rank_totals(window), rank_counts(window), strict=True)])
 
 
 def missing_world_size(window: Window) -> Number:
@@ -99,7 +110,7 @@ def denominator_per_micro_step(window: Window) -> Number:
 
 def rank_zero_count_everywhere(window: Window) -> Number:
     """Every rank divides its sum by rank 0's count, then DDP's mean over ranks."""
-    return _total(window) / (len(window) * sum(cell.tokens for cell in window[0]))
+    return _total(window) / (len(window) * rank_counts(window)[0])
 
 
 def last_micro_batch_lost(window: Window) -> Number:
@@ -149,22 +160,28 @@ HYPOTHESES: Final[Mapping[str, Callable[[Window], Number]]] = {
 
 def unsynchronised(window: Window) -> list[Number]:
     """Return what each rank is left with when the right local term W * S_r / N is never averaged over ranks."""
-    return [len(window) * _total([row]) / count(window) for row in window]
+    return [len(window) * total / count(window) for total in rank_totals(window)]
+
+
+def right_weight(window: Window) -> Fraction:
+    """Return the weight of every token under the right rule, 1 / N; the weights of all tokens add up to 1."""
+    return Fraction(1, count(window))
+
+
+def rank_mean_weights(window: Window) -> list[Fraction | None]:
+    """Return per rank the weight of one of its tokens under `rank_mean`, 1 / (W N_r); None for a rank without any."""
+    return [Fraction(1, len(window) * tokens) if tokens else None for tokens in rank_counts(window)]
 
 
 def token_weights(window: Window) -> list[list[tuple[Number, Number, Number]]]:
-    """Return per cell the weight of one token under (correct, rank_mean, mean_of_means); the sum over tokens is 1."""
-    total, ranks, steps = count(window), len(window), _steps(window)
+    """Return per cell the weight of one token under (correct, rank_mean, mean_of_means); the sum over tokens is 1.
+
+    Raises ZeroDivisionError for a cell without tokens: it has none that could weigh anything.
+    """
+    right, cells = right_weight(window), len(window) * _steps(window)
     return [
-        [
-            (
-                Fraction(1, total),
-                Fraction(1, ranks * sum(cell.tokens for cell in row)),
-                Fraction(1, ranks * steps * cell.tokens),
-            )
-            for cell in row
-        ]
-        for row in window
+        [(right, Fraction(1, len(window) * tokens), Fraction(1, cells * cell.tokens)) for cell in row]
+        for row, tokens in zip(window, rank_counts(window), strict=True)
     ]
 
 

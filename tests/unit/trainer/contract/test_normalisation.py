@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from trainer.common.normalisation import (
+from trainer.contract.normalisation import (
     HYPOTHESES,
     Cell,
     EmptyWindowError,
@@ -138,7 +138,7 @@ def test_locally_empty_cell_still_right() -> None:
 
 
 def test_empty_window_is_an_error() -> None:
-    with pytest.raises(EmptyWindowError, match="0 supervised tokens on 2 ranks"):
+    with pytest.raises(EmptyWindowError, match="global token count 0: the window has no supervised token on any rank"):
         count([[cell(0, 0)], [cell(0, 0)]])
 
 
