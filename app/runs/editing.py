@@ -1,6 +1,5 @@
 """What people write on a run after it was recorded: its name, tags, notes and pin."""
 
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
@@ -13,19 +12,13 @@ from app.clock import now
 from app.db import write_session
 from app.runs.errors import FieldError, Refused, refused
 from app.runs.models import AuditEntry, Run, RunTag
-from app.runs.requests import MAX_TAGS, Name, Tags
+from app.runs.requests import Name
 from app.runs.store import get_run, tags_of
+from app.runs.tags import MAX_TAGS, Tags
+from app.runs.texts import lines_of_text
 from trainer.contract.wording import fault
 
 NOTES_LENGTH: Final = 20_000
-
-
-def lines_of_text(text: str) -> str:
-    """Return `text` with its lines ended by `\\n`. Raises ValueError for characters that cannot be shown or stored."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text if character not in "\n\t"):
-        raise ValueError("control characters and lone surrogates are not accepted, line ends and tabs are")
-    return text
 
 
 class Changes(BaseModel):

@@ -2,42 +2,26 @@
 
 import hashlib
 import json
-import unicodedata
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.runs.errors import FieldError, Refused, refused
+from app.runs.tags import Tags
+from app.runs.texts import plain_text
 from app.settings import Settings
 from trainer.contract.kinds import KindSpec, kinds, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
-MAX_TAGS: Final = 20
 LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
 """What the local executor understands."""
 MAX_PORT: Final = 65_535
 MAX_HOST_LENGTH: Final = 253
 
 
-def plain_text(text: str) -> str:
-    """Return `text` without outer blanks. Raises ValueError for characters that cannot be shown or stored."""
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text):
-        raise ValueError("control characters and lone surrogates are not accepted")
-    return text.strip()
-
-
-def distinct(tags: list[str]) -> list[str]:
-    """Return tags sorted, each once. Raises ValueError for one without a visible character."""
-    if not all(tags):
-        raise ValueError("a tag needs at least one visible character")
-    return sorted(set(tags))
-
-
 Word = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
-Tag = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
 Name = Annotated[str, Field(max_length=200), AfterValidator(plain_text)]
-Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(distinct)]
 
 
 class RunRequest(BaseModel):

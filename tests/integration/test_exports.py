@@ -159,7 +159,7 @@ def test_export_is_no_run_number(service: Service) -> None:
 
 def test_cells_are_harmless_and_whole(service: Service, ids: dict[str, int]) -> None:
     [row] = rows(export(service, format="csv", q=str(ids["passed"]), verdict="pass"))
-    assert (row["name"], row["tags"], row["notes"], row["pinned"]) == ("'=cmd()", "a, b,c", "one\ntwo", "true")
+    assert (row["name"], row["tags"], row["notes"], row["pinned"]) == ("'=cmd()", 'a, "b,c"', "one\ntwo", "true")
     assert '"seed":47' in row["params"]
     assert row["took_seconds"] == "41.3"
     exact = table(export(service, format="parquet", verdict="pass", q="=cmd"))

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from app.runs.errors import Unacceptable
+from app.runs.tags import text_from_tags
 
 
 class Type(Enum):
@@ -17,7 +18,7 @@ class Type(Enum):
 
     TEXT = auto()
     TEXTS = auto()
-    """A list of texts; in CSV joined by commas."""
+    """A list of tags; in CSV one text, as `app.runs.tags` writes it."""
     INTEGER = auto()
     NUMBER = auto()
     """Float, or the name of a number that is not finite."""
@@ -75,7 +76,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        value = ", ".join(value)
+        value = text_from_tags(value)
     # A spreadsheet would run a text that begins like a formula; the named infinities are harmless.
     if isinstance(value, str) and value.startswith(FORMULA_STARTS) and value != "-Infinity":
         return f"'{value}"

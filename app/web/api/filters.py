@@ -24,7 +24,8 @@ def run_filters(
     q: Annotated[str, Query(max_length=200)] = "",
 ) -> RunFilters:
     """Return the filters; a parameter given several times means any of its values, for tags all of them."""
-    return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tag or (), pinned=pinned, q=q)
+    tags = [each.strip() for each in tag or ()]  # as they are kept
+    return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tags, pinned=pinned, q=q)
 
 
 Filters = Annotated[RunFilters, Depends(run_filters)]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from app.runs.editing import Changes, edit_run, read_changes
 from app.runs.errors import ServiceError, refused
 from app.runs.removal import delete_run
-from app.web.forms.tags import tags_from_text
+from app.runs.tags import tags_from_text, text_from_tags
 from app.web.pages.listing import ListQuery
 from app.web.pages.run import service
 from app.web.views import rendering
@@ -95,5 +95,5 @@ def _apply(request: Request, action: str, wanted: Changes | None, run_id: int) -
 
 
 def _done(action: str, wanted: Changes) -> str:
-    tags = ", ".join([*wanted.add_tags, *wanted.remove_tags])
+    tags = text_from_tags([*wanted.add_tags, *wanted.remove_tags])
     return {"tag": f"tagged {tags}", "untag": f"no longer tagged {tags}"}.get(action, f"{action}ned")

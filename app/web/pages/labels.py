@@ -12,7 +12,7 @@ from app.db import read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.errors import Refused
 from app.runs.store import get_run_document
-from app.web.forms.tags import tags_from_text
+from app.runs.tags import tags_from_text
 from app.web.pages.listing import ListQuery, list_context
 from app.web.pages.run import PageQuery, render, see
 from app.web.views import rendering

@@ -13,6 +13,7 @@ from app.runs.errors import Refused
 from app.runs.kinds import kind_documents
 from app.runs.requests import RunRequest
 from app.runs.store import get_run_document
+from app.runs.tags import tags_from_text, text_from_tags
 from app.web.forms.fields import form_fields, plain, typed
 from app.web.pages.run import see, service
 from app.web.views import rendering
@@ -71,7 +72,7 @@ def as_launched(kind: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, st
     usual = kind["presets"].get(run["preset"], {})
     changed = {name: value for name, value in run["params"].items() if name not in usual or usual[name] != value}
     params = {f"{PARAM}{name}": plain(value, exact=True) for name, value in changed.items()}
-    return {**params, "name": run["name"], "tags": ", ".join(run["tags"])}
+    return {**params, "name": run["name"], "tags": text_from_tags(run["tags"])}
 
 
 @router.post("/launch", name="launch")
@@ -97,7 +98,7 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
             preset=entered.get("preset") or None,
             params=typed(kind["schema"], params),
             name=entered.get("name", ""),
-            tags=[tag for tag in (part.strip() for part in entered.get("tags", "").split(",")) if tag],
+            tags=tags_from_text(entered.get("tags", "")),
         )
         run_id = await to_thread.run_sync(lambda: service(request).submit(wanted, actor=rendering.actor(request)))
     except ValidationError as error:

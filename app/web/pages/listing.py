@@ -12,8 +12,8 @@ from app.db import read_session
 from app.runs.ordering import ASCENDING, Order
 from app.runs.states import State
 from app.runs.store import RunFilters, RunPage, list_runs
+from app.runs.tags import tags_from_text, text_from_tags
 from app.web.api.filters import query_of
-from app.web.forms.tags import tags_from_text, text_from_tags
 from app.web.pages.run import see, service
 from app.web.views import rendering
 from trainer.contract.kinds import kinds
@@ -58,7 +58,7 @@ class ListQuery(BaseModel):
     state: Words
     verdict: Words
     tag: list[Annotated[str, Field(max_length=1500)]] = Field(default_factory=list, max_length=20)
-    """Each one or several tags, as `app.web.forms.tags` reads them."""
+    """Each one or several tags, as `app.runs.tags` reads them."""
     pinned: str = Field("", max_length=8)
     q: str = Field("", max_length=200)
     sort: str = Field("", max_length=16)

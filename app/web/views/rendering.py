@@ -15,9 +15,9 @@ from app import formats
 from app.clock import now
 from app.runs.exports.tables import parquet_available
 from app.runs.results.bounds import bound, demand, distance, share
+from app.runs.tags import text_from_tags
 from app.settings import CHECKOUT
 from app.web.charts.lines import script_data
-from app.web.forms.tags import text_from_tags
 from app.web.views.markdown import audit, summary_tables
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"

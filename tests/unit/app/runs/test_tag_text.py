@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.web.forms.tags import tags_from_text, text_from_tags
+from app.runs.tags import tags_from_text, text_from_tags
 
 
 @pytest.mark.parametrize(
