@@ -21,7 +21,7 @@ from app.runs.outbox import record_checks
 from app.runs.results.trends import fill_checks
 from app.runs.states import Reason, State
 from app.settings import Settings
-from app.web.api.schemas import ComparedCheck, Comparison, Trend, TrendItem
+from app.web.api.judged import ComparedCheck, Comparison, Trend, TrendItem
 from tests.support.ended import end_run, make_result
 from tests.support.service import Service, running_service
 from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, Relation, SeriesPanel

@@ -9,8 +9,9 @@ from app.runs.kinds import kind_documents
 from app.runs.results.compare import compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.telemetry.series import FEWEST_POINTS
+from app.web.api.judged import Comparison
 from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
-from app.web.api.schemas import Comparison, Items, answers
+from app.web.api.schemas import Items, answers
 
 router = APIRouter(tags=["catalogue"])
 

@@ -14,8 +14,9 @@ from app.runs.store import get_run, get_run_document
 from app.sharing.badge import badge, newest_verdict
 from app.sharing.deliveries import MOST, Status, delivery_log, redeliver
 from app.sharing.junit import junit
+from app.web.api.judged import Trend, TrendChecks
 from app.web.api.replies import Actor, AppSettings, ReadSession, reply
-from app.web.api.schemas import Answers, DeliveryList, Trend, TrendChecks, answers
+from app.web.api.schemas import Answers, DeliveryList, answers
 
 router = APIRouter(tags=["sharing"])
 
