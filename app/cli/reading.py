@@ -163,10 +163,17 @@ def compare(
     for title, part in (("parameters that differ", "params"), ("summary", "summary")):
         different = [row for row in document[part] if row["differs"] or part == "summary"]
         table([title, *heads], [[row["name"], *row["values"]] for row in different])
-    table(["check", *heads], [[row["name"], *(_check(check) for check in row["values"])] for row in document["checks"]])
-
-
-def _check(check: dict[str, Any] | None) -> str | None:
-    return (
-        None if check is None else f"{passed_word(check['passed'])} {cell(check['measured'])} {check['unit']}".strip()
+    table(
+        ["check", *heads],
+        [[row["name"], *(compared_check(check) for check in row["values"])] for row in document["checks"]],
     )
+
+
+def compared_check(check: dict[str, Any] | None) -> str | None:
+    """Return a check of one run as a cell: its outcome, number and what is required; None where a run has none."""
+    from app.runs.results.bounds import bound
+
+    if check is None:
+        return None
+    told = f"{passed_word(check['passed'])} {cell(check['measured'])} {check['unit']}".strip()
+    return told if check["limit"] is None else f"{told} ({bound(check, cell)})"

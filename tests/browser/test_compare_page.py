@@ -64,6 +64,7 @@ def test_what_differs_comes_first(tab: Tab, service: Service, engine: Engine, id
     expect(checks).to_contain_text("18, expected 18 statements")
     expect(checks).to_contain_text("0.0235, must exceed 1e-6")
     expect(checks).not_to_contain_text("times of the limit")
+    expect(page.locator("#markdown")).to_contain_text("| negative_control | 0.0235 (must exceed 1e-6) |")
     twin = add_run(engine, "succeeded", verdict="pass", reason="completed", moves=MOVES, params={"seed": 100})
     page.goto(address(service, [ids[0], twin]))
     expect(page.get_by_text("None: all parameters are equal.")).to_be_visible()

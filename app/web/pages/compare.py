@@ -6,7 +6,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
+from app.formats import number
 from app.runs.errors import ServiceError
+from app.runs.results.bounds import bound
 from app.runs.results.compare import compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.store import list_runs
@@ -59,11 +61,18 @@ def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[s
     }
 
 
+def _check(check: dict[str, Any] | None) -> str | None:
+    if check is None:
+        return None
+    measured = number(check["measured"])
+    return measured if check["limit"] is None else f"{measured} ({bound(check)})"
+
+
 def _markdown(document: dict[str, Any]) -> str:
     heads = [f"run {run['id']}" for run in document["runs"]]
     rows: list[list[Any]] = [["verdict", *(run["verdict"] or run["state"] for run in document["runs"])]]
     rows += [[row["name"], *row["values"]] for row in document["params"] if row["differs"]]
-    rows += [[row["name"], *(check and check["measured"] for check in row["values"])] for row in document["checks"]]
+    rows += [[row["name"], *map(_check, row["values"])] for row in document["checks"]]
     flat = [row for row in document["summary"] if not any(isinstance(value, list) for value in row["values"])]
     rows += [[row["name"], *row["values"]] for row in flat]
     return table(["", *heads], rows) + "\n"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.cli.checking import say_verification
+from app.cli.reading import compared_check
 from app.cli.running import say_checks
 from app.cli.sharing import say_trend
 
@@ -52,6 +53,13 @@ def test_verification_says_what_is_required(capsys: pytest.CaptureFixture[str]) 
     head, _rule, *told, last = lines(capsys)
     assert (head, last) == ("check passed measured required", "PASS")
     assert told == [f"c{place} yes {read['measured']} {REQUIRED[place]}" for place, read in enumerate(READ[:3])]
+
+
+def test_compared_checks_say_what_is_required() -> None:
+    judged = [compared_check({"passed": True, "unit": "u", **read}) for read in READ[:3]]
+    assert judged == [f"pass {read['measured']} u ({REQUIRED[place]})" for place, read in enumerate(READ[:3])]
+    assert compared_check({"passed": None, "unit": "", "measured": None, "limit": None}) == "not judged -"
+    assert compared_check(None) is None
 
 
 def test_verifier_of_a_kind_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
