@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     public_read: bool = False
     targets: str = ""
     executor: Literal["local"] = "local"
+    warm_start: bool = True
+    """Keep a process with torch imported and fork the attempts from it; without, each imports torch for itself."""
     start_seconds: float = Field(120, gt=0)
     """Until a rank's first event."""
     stall_seconds: float = Field(60, gt=0)

@@ -27,8 +27,8 @@ from app.runs.models import Run
 from app.runs.states import State
 from benchmarks.machine import header
 from tests.support.worker_lab import ROOT, Lab, open_lab
-from worker.executors.local import processes
-from worker.executors.local.processes import Identity
+from worker.host import processes
+from worker.host.processes import Identity
 
 VICTIMS = ("worker", "web", "shim", "agent", "rank 0", "rank 1")
 DEEDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

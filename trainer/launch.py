@@ -7,95 +7,23 @@ itself was stopped by signal n, 70 when the ranks could not be started, 1 otherw
 """
 
 import argparse
-import json
 import os
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 from trainer.common.process import PARENT_VARIABLE, die_with_parent
 from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
+from trainer.ranks import RankProcess, Waiting, install
 
 EXIT_LAUNCH_ERROR = 70
 LOOPBACK = "127.0.0.1:0"
 """Port 0: the launcher takes a free one, so that two runs never meet."""
-
-
-class RankProcess(subprocess.Popen[bytes]):
-    """torchrun's rank processes, remembered, each with its output in files of its own.
-
-    torchrun reports failed ranks only; those that ended well, or were stopped because another failed, are known here.
-    """
-
-    paths: ClassVar[AttemptPaths]
-    started: ClassVar[dict[int, "RankProcess"]] = {}
-    """By local rank."""
-    ended_at: float | None = None
-    """Unix seconds at which the end was first seen, about a tenth of a second after the fact."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        env = options.get("env") or {}
-        if "TORCHELASTIC_RUN_ID" not in env or "LOCAL_RANK" not in env:
-            super().__init__(*args, **options)
-            return
-        self.rank, self.local_rank = int(env["RANK"]), int(env["LOCAL_RANK"])
-        streams = {name: self.paths.log(self.rank, name) for name in ("stdout", "stderr")}
-        streams["stdout"].parent.mkdir(parents=True, exist_ok=True)
-        with streams["stdout"].open("ab") as out, streams["stderr"].open("ab") as err:
-            super().__init__(*args, **{**options, "stdout": out, "stderr": err})
-        self.started[self.local_rank] = self
-
-    def poll(self) -> int | None:
-        """Look for the end as the base class does, and note when it was first seen."""
-        return self._noted(super().poll())
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end as the base class does, and note when it was seen."""
-        code = super().wait(timeout)
-        self._noted(code)
-        return code
-
-    def _noted(self, code: int | None) -> int | None:
-        if code is not None and self.ended_at is None:
-            self.ended_at = time.time()
-        return code
-
-    def report(self) -> dict[str, Any]:
-        """Return how this rank ended; `exit_code` and `signal` are both null if it still runs."""
-        code = self.poll()
-        return {
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "pid": self.pid,
-            "exit_code": code if code is not None and code >= 0 else None,
-            "signal": -code if code is not None and code < 0 else None,
-            "ended_at": self.ended_at,
-            "error": self._last_words() if code else None,
-        }
-
-    def _last_words(self) -> str | None:
-        try:
-            return str(json.loads(self.paths.error(self.rank).read_text())["last_line"])
-        except (OSError, ValueError, KeyError):
-            return last_line(self.paths.log(self.rank, "stderr"))
-
-
-def last_line(path: Path, *, window: int = 8192) -> str | None:
-    """Return the last line of a text file that is not blank, or None; only the last `window` bytes are read."""
-    try:
-        with path.open("rb") as handle:
-            handle.seek(max(0, path.stat().st_size - window))
-            lines = handle.read().decode(errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
 
 def main() -> int:
@@ -103,10 +31,14 @@ def main() -> int:
     options = _options()
     die_with_parent()
     RankProcess.paths = AttemptPaths(Path(options.attempt_dir))
-    _prepare_environment()
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    install()
     problem, signal_number = endpoint_problem(options.endpoint), None
     if problem is None:
         problem, signal_number = _run(options)
+    while RankProcess.waiting:
+        RankProcess.waiting.pop().dismiss()
     ranks = [RankProcess.started[local_rank].report() for local_rank in sorted(RankProcess.started)]
     write_json_atomically(
         RankProcess.paths.ranks_exit,
@@ -149,14 +81,9 @@ def _options() -> Any:
     return parser.parse_args()
 
 
-def _prepare_environment() -> None:
-    os.environ[PARENT_VARIABLE] = str(os.getpid())
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    subprocess.Popen = RankProcess  # type: ignore[misc, assignment]  # before torch binds the name
-
-
 def _run(options: Any) -> tuple[str | None, int | None]:
     """Run the ranks to their end. Returns (why they could not be started, signal that stopped the launcher)."""
+    _fork_ranks(options.nproc)
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -170,6 +97,14 @@ def _run(options: Any) -> tuple[str | None, int | None]:
     except Exception as error:
         return f"{type(error).__name__}: {error}", None
     return None, None
+
+
+def _fork_ranks(count: int) -> None:
+    """Import what every rank imports, once, and fork the ranks while this process still has a single thread."""
+    import torch.distributed.run  # the launcher's own
+    import torch.nn.parallel  # noqa: F401
+
+    RankProcess.waiting.extend(Waiting() for _ in range(count))
 
 
 def _torchrun_arguments(options: Any) -> list[str]:

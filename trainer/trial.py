@@ -14,6 +14,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.common.failures import shared_gpu_text
 from trainer.contract.environment import RankDevice
+from trainer.contract.placement import Ask, Offer, Place, place
 
 SECONDS = 60
 
@@ -32,29 +33,16 @@ class Trial:
 
 
 def choose(ranks: int, device: str, *, share_gpu: bool, visible: int | None = None, nccl: bool | None = None) -> Trial:
-    """Return how `ranks` ranks would run: NCCL with a GPU each, else gloo on the CPU; `cuda` never falls back."""
+    """Return how `ranks` ranks would run on this machine, as `trainer.contract.placement` decides for every run."""
     visible = torch.cuda.device_count() if visible is None else visible
     nccl = dist.is_nccl_available() if nccl is None else nccl
-    if device == "cpu" or (device == "auto" and not share_gpu and (visible < ranks or not nccl)):
-        return Trial(ranks_asked=ranks, device="cpu", backend="gloo")
-    if device == "auto" and share_gpu and visible == 0:
-        return Trial(ranks_asked=ranks, device="cpu", backend="gloo")
-    shortfalls = []
-    if visible == 0 or (visible < ranks and not share_gpu):
-        shortfalls.append(
-            f"device cuda needs {1 if share_gpu else ranks} GPUs for {ranks} ranks and {visible} are visible: "
-            f"make them visible, or ask for device cpu{'' if share_gpu or visible == 0 else ', or set share_gpu'}"
-        )
-    backend = "gloo" if share_gpu and visible < ranks else "nccl"
-    if backend == "nccl" and not nccl:
-        shortfalls.append("this torch has no NCCL: device cuda needs it, unless share_gpu is set")
-    return Trial(
-        ranks_asked=ranks,
-        device="cuda",
-        backend=backend,
-        gpus=list(range(min(visible, ranks))),
-        shortfalls=shortfalls,
-    )
+    ask = Ask(device=device, ranks=ranks, share_gpu=share_gpu)
+    placed = place(ask, Offer(gpus=tuple(range(visible)), nccl=nccl))
+    if not isinstance(placed, Place):
+        shortfalls = [placed.why] if placed is not None else []
+        return Trial(ranks_asked=ranks, device="cuda", backend="nccl", shortfalls=shortfalls)
+    gpus = list(range(min(visible, placed.gpus_most)))
+    return Trial(ranks_asked=ranks, device=placed.device, backend=placed.backend, gpus=gpus)
 
 
 def run_trial(trial: Trial) -> Trial:

@@ -1,9 +1,8 @@
 """One attempt of one stage in this worker's care: started or found again, watched, ended, and read to its last line."""
 
-import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Engine
@@ -14,11 +13,8 @@ from app.settings import Settings
 from trainer.contract.kinds import StagePlan
 from worker import records
 from worker.claim import Me
-from worker.executors.base import Executor, Handle
-from worker.executors.local.processes import STOPPED_STATES, Identity, boot_id
-from worker.executors.local.shim import EXIT_CANNOT_WRITE, EXIT_TAKEN
-from worker.facts import Facts, Supervisor, gather, read_json
-from worker.gpus import GpuWatch, by_rank
+from worker.executors.base import Executor, Fate, Handle, Phase, Reference, Status
+from worker.facts import Facts, gather
 from worker.hang import Stop, Watch
 from worker.intake import Intake
 from worker.killer import Killer, course_of
@@ -26,10 +22,8 @@ from worker.log import log
 from worker.plan import plan_attempt, run_paths
 from worker.usage import UsageLog
 
-SHIM_START_SECONDS: Final = 2.0
-"""A supervisor that an earlier worker was about to start writes shim.json within this time, or never began."""
 OVERDUE_SECONDS: Final = 5.0
-"""Beyond the grace; a supervisor that has not ended by then is itself ended."""
+"""Beyond the grace; an attempt that has not ended by then is ended by force."""
 PULL_SECONDS: Final = 1.0
 """Longest stretch of reading before other runs and the heartbeat get their turn."""
 
@@ -43,43 +37,36 @@ class Office:
     executor: Executor
     me: Me
     database_id: str
-    gpus: GpuWatch = field(default_factory=GpuWatch)
 
 
 class Attempt:
     """A process group from its start to its last line. Methods may be called again after an exception."""
 
-    def __init__(self, office: Office, run: Run, stage: StagePlan, number: int, *, began_at: float) -> None:
+    def __init__(
+        self,
+        office: Office,
+        run: Run,
+        stage: StagePlan,
+        number: int,
+        *,
+        began_at: float,
+        reference: Reference | None = None,
+    ) -> None:
+        """Take `began_at` (unix seconds) and, of an attempt begun by an earlier worker, what its executor left."""
         self.office, self.run_id, self.stage, self.number = office, int(run.id or 0), stage, number
-        self._on_gpus = run.device == "cuda"
         self.plan = plan_attempt(run, stage, number, office.settings, office.database_id)
         self.paths = self.plan.paths
         self.began_at = began_at
         self.handle: Handle | None = None
-        self.ended = False
-        """Nothing of it runs any more; what it wrote may not be read to its end yet."""
-        self._supervisor = Supervisor.REPORTED
-        self._orphans_ended = 0
-        self._term_at: float | None = None
-        self._looking_since: float | None = None
+        self.ended: Status | None = None
+        """Set once nothing of it runs any more; what it wrote may not be read to its end yet."""
+        self._reference, self._waiting = reference, run.waiting_for
+        self._stop_asked_at: float | None = None
         self._flags: set[int] = set()
-        self._watch = Watch(self.paths, self.plan.marker, self.plan.ranks, office.settings)
-        self._intake = Intake(
-            office.engine,
-            run_id=self.run_id,
-            worker_id=office.me.id,
-            stage=stage.name,
-            attempt=number,
-            paths=self.paths,
-        )
-        self._usage = UsageLog(
-            office.engine,
-            run_id=self.run_id,
-            worker_id=office.me.id,
-            stage=stage.name,
-            attempt=number,
-            marker=self.plan.marker,
-        )
+        self._watch = Watch(self.paths, self.plan.ranks, office.settings)
+        place: dict[str, Any] = {"run_id": self.run_id, "worker_id": office.me.id, "stage": stage.name}
+        self._intake = Intake(office.engine, **place, attempt=number, paths=self.paths)
+        self._usage = UsageLog(office.engine, **place, attempt=number)
         self.killer = self._make_killer()
 
     def _make_killer(self) -> Killer | None:
@@ -98,50 +85,29 @@ class Attempt:
         """Start it. Raises OSError when that is impossible."""
         self.handle = self.office.executor.start(self.plan)
         self._log("started an attempt", action="attempt-started", command=self.plan.shell())
-        self._note_shim(self.handle.identity)
-
-    def find(self) -> None:
-        """Find the supervisor of an attempt that an earlier worker began, or what it left; asked again until known."""
-        self.handle = self.office.executor.adopt(self.paths, self.plan.marker)
-        if self.handle is not None:
-            self._log("found the supervisor of an attempt", action="attempt-adopted")
-            self._note_shim(self.handle.identity)
-        elif self.paths.exit.exists():
-            self.ended = True
-        elif not self.paths.shim.exists():
-            self._wait_for_shim()
-        elif read_json(self.paths.shim).get("boot") != boot_id():
-            self._supervisor, self.ended = Supervisor.REBOOTED, True
-        else:
-            self._lost()
-
-    def _wait_for_shim(self) -> None:
-        self._looking_since = self._looking_since or time.monotonic()
-        if time.monotonic() - self._looking_since > SHIM_START_SECONDS:
-            self._looking_since = None
-            self.launch()  # nothing of it ran; should a shim appear after all, only one of the two gets the attempt
-
-    def _lost(self) -> None:
-        self._supervisor, self.ended = Supervisor.LOST, True
-        self._orphans_ended += self.office.executor.end_orphans(self.plan.marker)
+        self._note_reference(self.handle)
 
     def supervise(self, run: Run) -> Stop | None:
         """Read, watch and, if the run is stopping, end it; return why the worker itself wants the run stopped."""
-        handle = self.handle
-        if handle is None:
-            self.find()
+        if self.handle is None:
+            self.handle = self.office.executor.attach(self.plan, self._reference)
+        status = self.handle.status()
+        if status.phase is Phase.ABSENT:
+            self.handle.close()
+            self.launch()  # should a supervisor appear after all, only one of the two gets the attempt
             return None
+        self._note_reference(self.handle)
+        self._note_waiting(status)
         up_to_date = self._pull(final=False)
         stop = None
         if run.state == State.STOPPING:
-            self._end(handle)
-        elif up_to_date:  # else a rank may seem silent whose events are only not read yet
-            stop = self._look_after()
-        self._sample()
-        if not handle.alive:
-            self._supervisor_ended(handle)
-        else:
-            self._continue_if_stopped(handle.identity)
+            self._end(self.handle, status)
+        elif up_to_date and status.phase is Phase.RUNNING:  # else a rank may seem silent that is only not read yet
+            stop = self._look_after(self.handle, status)
+        if status.phase is Phase.RUNNING:
+            self._usage.tick(self._intake.ranks, self.handle.usage)
+        elif status.phase is Phase.ENDED:
+            self.ended = status
         return stop
 
     def drain(self) -> bool:
@@ -150,22 +116,25 @@ class Attempt:
 
     def facts(self, **known: Any) -> Facts:
         """Return what is known about the ended attempt."""
-        if self._supervisor is not Supervisor.REPORTED:
-            known["supervisor"] = self._supervisor
+        ended = self.ended or Status(phase=Phase.ENDED, fate=Fate.LOST)
+        if ended.fate is not Fate.REPORTED:
+            known["fate"] = ended.fate
+        if ended.fate is Fate.NOT_STARTED:
+            known["launch_error"] = ended.why
         return gather(
             run_paths(self.office.settings, self.run_id),
             self.stage.name,
             self.number,
             launcher=self.stage.launcher,
             expected=self.plan.ranks,
-            orphans_ended=self._orphans_ended,
-            node=self.office.me.host,
+            orphans_ended=ended.processes_ended,
+            nodes={rank: heard.host for rank, heard in self._intake.ranks.items() if heard.host},
             **known,
         )
 
     def killed_on_purpose(self, facts: Facts) -> bool:
         """Whether the plan ended it."""
-        if self.killer is None or facts.supervisor is not Supervisor.REPORTED:
+        if self.killer is None or facts.fate is not Fate.REPORTED:
             return False
         self.killer.confirm({rank.rank: rank.signal for rank in facts.ranks})
         return self.killer.killed
@@ -178,7 +147,7 @@ class Attempt:
     def destroy(self) -> None:
         """End it by force."""
         if self.handle is not None:
-            self._orphans_ended += self.handle.destroy()
+            self.handle.destroy()
 
     def _pull(self, *, final: bool) -> bool:
         deadline = time.monotonic() + PULL_SECONDS
@@ -187,51 +156,36 @@ class Attempt:
                 return False
         return True
 
-    def _look_after(self) -> Stop | None:
+    def _look_after(self, handle: Handle, status: Status) -> Stop | None:
         ranks = self._intake.ranks
         flags = self._watch.flags(ranks)
         if flags != self._flags:
             self._record(records.flag_stalled, {rank: rank in flags for rank in flags ^ self._flags})
             self._flags = flags
-        if self.killer is not None and self.killer.tick(self.plan.marker):
+        if self.killer is not None and self.killer.tick(handle):
             self._log("killed the ranks on purpose", action="kill")
-        return self._watch.check(ranks, self.began_at)
+        return self._watch.check(ranks, status.since or self.began_at, handle)
 
-    def _sample(self) -> None:
-        ranks = self._intake.ranks
-        gpus = by_rank(ranks, self.office.gpus.now()) if self._on_gpus else {}
-        self._usage.tick(ranks, gpus)
+    def _end(self, handle: Handle, status: Status) -> None:
+        if self._stop_asked_at is None:
+            if status.phase in {Phase.RUNNING, Phase.WAITING}:
+                handle.stop()
+                self._stop_asked_at = time.monotonic()
+        elif time.monotonic() - self._stop_asked_at > self.plan.grace_seconds + OVERDUE_SECONDS:
+            self._log("the attempt does not end; it is ended by force", action="attempt-overdue")
+            handle.destroy()
 
-    def _end(self, handle: Handle) -> None:
-        if self._term_at is None:
-            handle.terminate()
-            self._term_at = time.monotonic()
-        elif time.monotonic() - self._term_at > self.plan.grace_seconds + OVERDUE_SECONDS:
-            self._log("the supervisor does not end; it is ended by force", action="supervisor-overdue")
-            self.destroy()
+    def _note_reference(self, handle: Handle) -> None:
+        reference = handle.reference()
+        if reference is not None and reference != self._reference:
+            self._record(records.note_reference, reference)
+            self._reference = reference
 
-    def _continue_if_stopped(self, shim: Identity) -> None:
-        # A supervisor that somebody stopped would leave its run without an end; continuing it harms nobody.
-        found = shim.stat()
-        if found is not None and found.state in STOPPED_STATES:
-            self._log("the supervisor was stopped; it goes on", action="supervisor-continued")
-            shim.send(signal.SIGCONT)
-
-    def _supervisor_ended(self, handle: Handle) -> None:
-        code = handle.returncode
-        handle.close()
-        self.handle = None
-        if code == EXIT_TAKEN:
-            return  # another shim has the attempt; it is looked for in the next turn
-        if self.paths.exit.exists():
-            self.ended = True
-            return
-        self._lost()
-        if code == EXIT_CANNOT_WRITE:
-            self._supervisor = Supervisor.NO_SPACE
-
-    def _note_shim(self, shim: Identity) -> None:
-        self._record(records.note_shim, shim)
+    def _note_waiting(self, status: Status) -> None:
+        why = status.why if status.phase in {Phase.WAITING, Phase.UNREACHABLE} else ""
+        if why != self._waiting:
+            self._record(records.note_waiting, why)
+            self._waiting = why
 
     def _record(self, write: Callable[..., None], value: Any) -> None:
         office = self.office

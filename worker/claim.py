@@ -15,9 +15,10 @@ from app.runs import queue
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import Reason, State
 from app.runs.workers import live_workers
+from trainer.contract.placement import Offer
 from worker import admission
 from worker.admission import Demand, Refuse, Start, Supply, Wait
-from worker.executors.local.processes import Identity
+from worker.host.processes import Identity
 from worker.outcome import failure_document
 
 ACTIVE: Final = (State.STARTING, State.RUNNING, State.STOPPING)
@@ -40,7 +41,7 @@ class Me:
 class Machine:
     """What this worker can offer."""
 
-    visible: tuple[int, ...] | None
+    offer: Offer
     busy: dict[int, str]
     max_cpu_runs: int
 
@@ -127,17 +128,13 @@ def _supply(session: Session, me: Me, machine: Machine) -> Supply:
     active = session.exec(select(Run).where(col(Run.state).in_(ACTIVE)).order_by(col(Run.id))).all()
     elsewhere = {row.id for row in session.exec(select(WorkerRow).where(WorkerRow.host != me.host))}
     return Supply(
-        visible=machine.visible,
+        offer=machine.offer,
         busy=machine.busy,
         held={gpu: queue.number_of(run) for run in active if run.worker_id not in elsewhere for gpu in run.gpus},
         cpu_runs=[queue.number_of(run) for run in active if run.device == "cpu"],
         max_cpu_runs=machine.max_cpu_runs,
-        others_visible=max((_gpu_count(row) for row in live_workers(session) if row.id != me.id), default=0),
+        others=[Offer.of(row.devices) for row in live_workers(session) if row.id != me.id],
     )
-
-
-def _gpu_count(row: WorkerRow) -> int:
-    return len((row.devices or {}).get("gpus", []))
 
 
 def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> list[int]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,23 +10,12 @@ from app.runs.states import Reason
 from trainer.contract.crumb import read_crumb
 from trainer.contract.manifest import checkpoint_roots, newest_valid
 from trainer.contract.paths import AttemptPaths, RunPaths
+from worker.executors.base import Fate
 from worker.tail import RANK_FILE
 
 TAIL_BYTES: Final = 262_144
 LONGEST_LINE: Final = 2000
 """Characters of a last line that are kept."""
-
-
-class Supervisor(StrEnum):
-    """What became of the attempt's shim."""
-
-    REPORTED = "reported"
-    LOST = "lost"
-    """It is gone and left no exit.json."""
-    REBOOTED = "rebooted"
-    """The machine was started anew in between."""
-    NO_SPACE = "no_space"
-    """It could not write exit.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +68,9 @@ class Facts:
     oom_kills: int = 0
     checkpoint: str | None = None
     """Newest complete checkpoint, relative to the run's folder."""
-    supervisor: Supervisor = Supervisor.REPORTED
-    node: str | None = None
-    """Machine the ranks ran on."""
+    fate: Fate = Fate.REPORTED
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> machine it ran on, as it said itself."""
     stop_reason: Reason | None = None
     cancelled: bool = False
     noted: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +87,7 @@ def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: 
     report = read_json(paths.exit)
     main, stop = report.get("main", {}), report.get("stop", {})
     if not report:
-        known.setdefault("supervisor", Supervisor.LOST)
+        known.setdefault("fate", Fate.LOST)
     return Facts(
         stage=stage,
         launcher=launcher,
@@ -110,7 +98,7 @@ def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: 
         main_signal=main.get("signal"),
         main_ended_at=main.get("ended_at"),
         main_last_line=last_line(paths.shim_log),
-        launch_error=report.get("launch_error"),
+        launch_error=known.pop("launch_error", None) or report.get("launch_error"),
         first=(report.get("first") or {}).get("rank"),
         killed_at=stop.get("killed_at"),
         asked=bool(stop.get("asked")),

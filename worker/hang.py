@@ -1,8 +1,5 @@
 """Ranks that say nothing any more: flagged, asked for their stacks, and the odd one named by the breadcrumbs."""
 
-import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +7,9 @@ from typing import Any, Final
 
 from app.runs.states import Reason
 from app.settings import Settings
-from trainer.contract.crumb import Crumb, read_crumb
+from trainer.contract.crumb import read_crumb
 from trainer.contract.paths import AttemptPaths
-from worker.executors.local import processes
-from worker.executors.local.processes import MARKER, STOPPED_STATES, Identity
+from worker.executors.base import Handle, RankProcess
 from worker.lines import Heard
 from worker.outcome import failure_document
 
@@ -21,7 +17,6 @@ ANSWER_SECONDS: Final = 1.5
 """What a rank gets to write its stacks."""
 GAP_SECONDS: Final = 10.0
 """Between two looks; after a longer gap silence is counted anew."""
-PY_SPY_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +86,8 @@ def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
 class Watch:
     """Watches the ranks of one attempt for silence."""
 
-    def __init__(self, paths: AttemptPaths, marker: str, expected: int, settings: Settings) -> None:
-        self._paths, self._marker, self._expected, self._settings = paths, marker, expected, settings
+    def __init__(self, paths: AttemptPaths, expected: int, settings: Settings) -> None:
+        self._paths, self._expected, self._settings = paths, expected, settings
         self._asked_at: float | None = None
         self._looked_at, self._awake_since = time.time(), 0.0
 
@@ -101,24 +96,27 @@ class Watch:
         silent = self._silences(ranks)
         return {rank for rank, seconds in silent.items() if seconds > self._settings.stall_seconds}
 
-    def check(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
+    def check(self, ranks: Mapping[int, Heard], started_at: float, handle: Handle) -> Stop | None:
         """Return why the attempt must be ended, None while it need not. Stacks are asked for a little earlier."""
         silent = self._silences(ranks)
         late = self._late(ranks, started_at)
         if late is not None:
             return late
-        if any(self._is_dead(ranks[rank].pid) for rank in silent):
+        processes = handle.ranks()
+        if any(rank in processes and not processes[rank].alive for rank in silent):
             return None  # the supervisor ends such an attempt, and knows better why
         hanging = {rank for rank, seconds in silent.items() if seconds > self._settings.hang_seconds}
-        if not hanging or self._only_waiting(hanging, silent):
+        if not hanging or self._only_waiting(hanging, silent, processes):
             self._asked_at = None
             return None
         if self._asked_at is None:
-            self._ask_for_stacks(ranks)
+            self._asked_at = time.monotonic()
+            handle.ask_for_stacks()
             return None
         if time.monotonic() - self._asked_at < ANSWER_SECONDS:
             return None
-        return self._conclude(ranks, silent)
+        handle.take_stacks([rank for rank, heard in ranks.items() if not self._has_stack(rank) and not heard.ended])
+        return self._conclude(ranks, silent, processes)
 
     def _silences(self, ranks: Mapping[int, Heard]) -> dict[int, float]:
         """Return for each rank at work the seconds since its newest event, as far as this worker was awake."""
@@ -133,10 +131,6 @@ class Watch:
             for rank, heard in ranks.items()
             if heard.started and not heard.ended
         }
-
-    def _is_dead(self, pid: int | None) -> bool:
-        found = processes.stat(pid) if pid else None
-        return found is None or not found.alive
 
     def _late(self, ranks: Mapping[int, Heard], started_at: float) -> Stop | None:
         missing = [rank for rank in range(self._expected) if rank not in ranks or not ranks[rank].started]
@@ -153,34 +147,23 @@ class Watch:
         )
         return Stop(reason=Reason.LAUNCH_ERROR, failure=failure, diagnosis=text)
 
-    def _only_waiting(self, hanging: set[int], silent: Mapping[int, float]) -> bool:
+    def _only_waiting(
+        self, hanging: set[int], silent: Mapping[int, float], processes: Mapping[int, RankProcess]
+    ) -> bool:
         """Whether the silent ranks wait in a collective for one that still works and says so."""
         if not silent.keys() - hanging:
             return False
         crumbs = [read_crumb(self._paths.breadcrumb(rank)) for rank in hanging]
-        return all(crumb is not None and crumb.inside for crumb in crumbs) and not any(map(self._is_stopped, crumbs))
+        inside = all(crumb is not None and crumb.inside for crumb in crumbs)
+        return inside and not any(_is_stopped(processes, rank) for rank in hanging)
 
-    def _is_stopped(self, crumb: Crumb | None) -> bool:
-        found = processes.stat(crumb.pid) if crumb else None
-        return found is not None and found.state in STOPPED_STATES
-
-    def _ask_for_stacks(self, ranks: Mapping[int, Heard]) -> None:
-        self._asked_at = time.monotonic()
-        for rank, heard in ranks.items():
-            process = self._process(heard.pid)
-            # Before the handler is installed the signal would end the rank; its file says that it is.
-            if process is not None and self._paths.stacks(rank).exists():
-                process.send(signal.SIGUSR1)
-
-    def _process(self, pid: int | None) -> Identity | None:
-        if pid is None or processes.environment_of(pid).get(MARKER) != self._marker:
-            return None
-        return Identity.of(pid)
-
-    def _conclude(self, ranks: Mapping[int, Heard], silent: Mapping[int, float]) -> Stop:
-        without = {rank: heard.pid for rank, heard in ranks.items() if not self._has_stack(rank) and not heard.ended}
-        self._py_spy({rank: pid for rank, pid in without.items() if self._process(pid) is not None and pid})
-        positions = [self._position(rank, ranks[rank], seconds) for rank, seconds in sorted(silent.items())]
+    def _conclude(
+        self, ranks: Mapping[int, Heard], silent: Mapping[int, float], processes: Mapping[int, RankProcess]
+    ) -> Stop:
+        positions = [
+            self._position(rank, ranks[rank], seconds, stopped=_is_stopped(processes, rank))
+            for rank, seconds in sorted(silent.items())
+        ]
         odd, why = odd_ranks(positions)
         culprit = next((position for position in positions if odd and position.rank == odd[0]), None)
         text = hang_text(positions, odd, why, self._settings.hang_seconds)
@@ -198,25 +181,12 @@ class Watch:
         except OSError:
             return False
 
-    def _py_spy(self, pids: Mapping[int, int]) -> None:
-        program = shutil.which("py-spy")
-        if program is None:
-            return
-        for rank, pid in pids.items():
-            with self._paths.stacks(rank).open("ab") as handle:
-                argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
-                try:
-                    subprocess.run(argv, stdout=handle, stderr=subprocess.DEVNULL, timeout=PY_SPY_SECONDS, check=False)
-                except (OSError, subprocess.SubprocessError):
-                    continue  # a stack is a help, not a must
-
-    def _position(self, rank: int, heard: Heard, silent: float) -> Position:
+    def _position(self, rank: int, heard: Heard, silent: float, *, stopped: bool) -> Position:
         crumb = read_crumb(self._paths.breadcrumb(rank))
-        found = processes.stat(heard.pid) if heard.pid else None
         return Position(
             rank=rank,
             silent=silent,
-            stopped=found is not None and found.state in STOPPED_STATES,
+            stopped=stopped,
             collective=crumb.collective if crumb else 0,
             inside=bool(crumb and crumb.inside),
             operation=crumb.operation if crumb else "",
@@ -224,6 +194,10 @@ class Watch:
             step=crumb.step if crumb else heard.step,
             has_stack=self._has_stack(rank),
         )
+
+
+def _is_stopped(processes: Mapping[int, RankProcess], rank: int) -> bool:
+    return rank in processes and processes[rank].stopped
 
 
 def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:

@@ -37,7 +37,7 @@ class Job:
     def due(self) -> float | None:
         """Return the unix time of something that must not be late, None when nothing is planned."""
         attempt = self.attempt
-        return None if attempt is None or attempt.killer is None or attempt.ended else attempt.killer.due()
+        return None if attempt is None or attempt.killer is None or attempt.ended is not None else attempt.killer.due()
 
     def tick(self) -> None:
         """Do what can be done now; after an exception the next call goes on where this one failed.
@@ -48,7 +48,7 @@ class Job:
             self._plan()
         elif self.attempt is None:
             self._next()
-        elif self.attempt.ended:
+        elif self.attempt.ended is not None:
             if self.attempt.drain():
                 self._conclude(self.attempt)
         else:
@@ -123,7 +123,9 @@ class Job:
         if running is not None:
             began_at = running.started_at.timestamp() if running.started_at else time.time()
             stage = self._stages[running.position]
-            self.attempt = Attempt(self.office, self.run, stage, running.attempt, began_at=began_at)
+            self.attempt = Attempt(
+                self.office, self.run, stage, running.attempt, began_at=began_at, reference=running.reference
+            )
         elif self.stopping:
             facts = self._stop_facts(Facts(stage=self._stages[waiting[0] if waiting else -1].name))
             self._finish(judge(facts), facts, records.NOT_STARTED)
@@ -152,7 +154,7 @@ class Job:
             records.mark_running(self.office.engine, self.run_id, self.office.me)
             self.refresh()
         stop = stop or self._over_time(attempt)
-        if stop is not None and not self.stopping and not attempt.ended:
+        if stop is not None and not self.stopping and attempt.ended is None:
             self.stop(stop)
 
     def _over_time(self, attempt: Attempt) -> Stop | None:

@@ -12,8 +12,7 @@ from trainer.contract.crumb import read_crumb
 from trainer.contract.files import write_json_atomically
 from trainer.contract.kinds import KillPlan
 from trainer.contract.paths import AttemptPaths, RunPaths
-from worker.executors.local import processes
-from worker.executors.local.processes import MARKER, Identity
+from worker.executors.base import Handle
 from worker.facts import read_json, tail_of
 
 LATEST_SHARE: Final = 0.95
@@ -208,22 +207,22 @@ class Killer:
         progress = _newest_progress(self._paths.events(0))
         return float(progress["done"]) / float(progress["total"]) if progress else 0.0
 
-    def tick(self, marker: str) -> bool:
+    def tick(self, handle: Handle) -> bool:
         """Kill if the moment has come, and return whether a rank was hit."""
         due = self.due()
         if due is None or time.time() < due:
             return False
         self._due = None
-        return self._kill(marker)
+        return self._kill(handle)
 
-    def _kill(self, marker: str) -> bool:
-        victims = rank_processes(marker)
+    def _kill(self, handle: Handle) -> bool:
+        victims = [rank for rank, process in handle.ranks().items() if process.alive]
         kills = load_kills(self._path)
         kill = Kill(attempt=self._attempt, ranks=sorted(victims), at=time.time(), hit=False)
         # Written before the deed: a worker that dies in between must not mistake the kill for a failure.
         self._save([*kills, kill])
         kill.at = time.time()
-        kill.hit = processes.kill_all(victims.values()) > 0
+        kill.hit = handle.kill_ranks() > 0
         time.sleep(WAIT_FOR_CRUMBS_SECONDS)
         kill.crumbs = self._crumbs()
         self._save([*kills, kill])
@@ -248,16 +247,3 @@ class Killer:
 
     def _save(self, kills: list[Kill]) -> None:
         write_json_atomically(self._path, [asdict(kill) for kill in kills])
-
-
-def rank_processes(marker: str) -> dict[int, Identity]:
-    """Return the living rank processes of an attempt: children of the launcher, not their helpers."""
-    found: dict[int, Identity] = {}
-    for process in processes.marked(marker):
-        environment = processes.environment_of(process.pid)
-        if environment.get(MARKER) == marker and "RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
-            parent = process.stat()
-            launched = parent is not None and "RANK" not in processes.environment_of(parent.parent)
-            if launched:
-                found[int(environment["RANK"])] = process
-    return found

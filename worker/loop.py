@@ -20,11 +20,9 @@ from trainer.contract.kinds import kinds
 from worker import claim, records, recover
 from worker.attempt import Office
 from worker.claim import Machine, Me
-from worker.devices import Devices
 from worker.executors.base import Executor
-from worker.executors.local.executor import LocalExecutor
-from worker.executors.local.processes import Identity
-from worker.gpus import GpuWatch
+from worker.executors.choose import make_executor
+from worker.host.processes import own_process
 from worker.intake import LeaseLost
 from worker.job import Job
 from worker.log import configure, log
@@ -40,20 +38,19 @@ PATIENCE: Final = 5
 class Worker:
     """One worker process's work. Not for use from two threads, except `stop`."""
 
-    def __init__(self, settings: Settings, *, devices: Devices | None = None, executor: Executor | None = None) -> None:
+    def __init__(self, settings: Settings, *, executor: Executor | None = None) -> None:
         configure()
         self.settings = settings
         self._engine = create_database_engine(settings)
-        self._devices = devices or Devices(settings)
-        self._me = Me(id=uuid4().hex, process=_own_process())
+        self._me = Me(id=uuid4().hex, process=own_process())
         self._office = Office(
             engine=self._engine,
             settings=settings,
-            executor=executor or LocalExecutor(),
+            executor=executor or make_executor(settings),
             me=self._me,
             database_id=records.database_id(self._engine),
-            gpus=GpuWatch(self._devices.indices),
         )
+        self._devices = self._office.executor.devices
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, int] = {}
         self._stopped = threading.Event()
@@ -156,7 +153,7 @@ class Worker:
 
     def _claim(self, only: int | None) -> None:
         machine = Machine(
-            visible=self._devices.visible, busy=self._devices.busy(), max_cpu_runs=self.settings.max_cpu_runs
+            offer=self._devices.offer(), busy=self._devices.busy(), max_cpu_runs=self.settings.max_cpu_runs
         )
         run_id = claim.claim(self._engine, self._me, machine, only=only)
         if run_id is not None:
@@ -203,7 +200,8 @@ class Worker:
         timeout = max(0.0, min([timeout, *(moment - time.time() for moment in moments)]))
         attempts = [job.attempt for job in self._jobs.values() if job.attempt is not None]
         handles = [attempt.handle.descriptor() for attempt in attempts if attempt.handle is not None]
-        watched = [self._wake_reader, *(descriptor for descriptor in handles if descriptor is not None)]
+        known = [descriptor for descriptor in handles if descriptor is not None]
+        watched = [self._wake_reader, *known]
         ready, _, _ = select.select(watched, [], [], timeout)
         if self._wake_reader in ready:
             os.read(self._wake_reader, 64)
@@ -211,20 +209,12 @@ class Worker:
     def _let_go(self) -> None:
         for run_id in list(self._jobs):
             self._drop(run_id, "the worker ends; the run goes on")
-        self._devices.close()
-        self._office.gpus.close()
+        self._office.executor.close()
         self._calmly(lambda: claim.sign_off(self._engine, self._me))
         self._engine.dispose()
         os.close(self._wake_reader)
         os.close(self._wake_writer)
         log.info("worker ended", action="worker-ended", worker=self._me.id)
-
-
-def _own_process() -> Identity:
-    found = Identity.of(os.getpid())
-    if found is None:
-        raise OSError("this process is not in /proc; the worker needs Linux")
-    return found
 
 
 class _Signals:

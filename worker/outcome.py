@@ -9,7 +9,8 @@ from app.runs.states import Reason, State
 from trainer.contract.exits import EXIT_PREEMPTED
 from worker import diagnosis
 from worker.culprit import ended_well, first_failed
-from worker.facts import Facts, RankEnd, Supervisor
+from worker.executors.base import Fate
+from worker.facts import Facts, RankEnd
 
 OUT_OF_MEMORY: Final = re.compile(r"OutOfMemoryError|out of memory|can't allocate memory|^MemoryError")
 NO_SPACE: Final = re.compile(r"No space left on device|\[Errno 28\]|database or disk is full")
@@ -36,7 +37,7 @@ class Outcome:
 def stage_ended_well(facts: Facts) -> bool:
     """Whether every rank of the attempt did its work to the end and left with 0."""
     complete = len(facts.ranks) == facts.expected and all(ended_well(rank) for rank in facts.ranks)
-    return complete and facts.supervisor is Supervisor.REPORTED and facts.launch_error is None
+    return complete and facts.fate is Fate.REPORTED and facts.launch_error is None
 
 
 def judge(facts: Facts) -> Outcome:
@@ -50,9 +51,9 @@ def judge(facts: Facts) -> Outcome:
         )
     if facts.stop_reason is not None:
         return _stopped(facts)
-    if facts.supervisor is Supervisor.NO_SPACE:
+    if facts.fate is Fate.NO_SPACE:
         return _failed(Reason.DISK_FULL, None, facts, diagnosis.supervisor_without_space(facts))
-    if facts.supervisor in {Supervisor.LOST, Supervisor.REBOOTED}:
+    if facts.fate in {Fate.LOST, Fate.REBOOTED}:
         return _lost(facts)
     return _ended_by_itself(facts)
 
@@ -76,7 +77,7 @@ def _stopped(facts: Facts) -> Outcome:
 
 
 def _lost(facts: Facts) -> Outcome:
-    rebooted = facts.supervisor is Supervisor.REBOOTED
+    rebooted = facts.fate is Fate.REBOOTED
     return Outcome(
         state=State.LOST,
         reason=Reason.NODE_FAILURE if rebooted else Reason.WORKER_LOST,
@@ -125,7 +126,7 @@ def _failure(culprit: RankEnd | None, facts: Facts) -> dict[str, Any]:
         )
     return failure_document(
         rank=culprit.rank,
-        node=facts.node,
+        node=facts.nodes.get(culprit.rank),
         phase=culprit.phase,
         step=culprit.step,
         exit_code=culprit.exit_code,
@@ -136,7 +137,7 @@ def _failure(culprit: RankEnd | None, facts: Facts) -> dict[str, Any]:
 
 
 def _where(rank: int | None, facts: Facts) -> dict[str, Any]:
-    return {"node": None if rank is None else facts.node, "checkpoint": facts.checkpoint}
+    return {"node": None if rank is None else facts.nodes.get(rank), "checkpoint": facts.checkpoint}
 
 
 def failure_document(**known: Any) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +12,10 @@ from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
-from worker.executors.local.processes import MARKER
+from worker.host.processes import MARKER
 
-CHECKOUT: Final = Path(trainer.__file__).resolve().parent.parent
+CODE: Final = Path(trainer.__file__).resolve().parent.parent
+"""Where this product's packages lie: a checkout, or site-packages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,31 +28,25 @@ class AttemptPlan:
     launcher: str
     """`python` or `torchrun`."""
     ranks: int
-    argv: tuple[str, ...]
+    imports_torch: bool
+    command: tuple[str, ...]
+    """Arguments of a Python interpreter that has this product; which one is the executor's affair."""
     environment: Mapping[str, str]
     """What is set beyond the environment of whoever starts it."""
     cwd: Path
     paths: AttemptPaths
     marker: str
+    """What every process of the attempt carries in its environment, and what the ranks' meeting is named after."""
     grace_seconds: float
     """Between TERM and KILL."""
+    nodes: int = 1
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked of the executor, as the run's `launch` has it."""
 
     def shell(self) -> str:
         """Return the plan as a command line for a shell."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
-        return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} {shlex.join(self.argv)}"
-
-    def document(self) -> dict[str, Any]:
-        """Return what the shim needs, as `plan.json` carries it."""
-        return {
-            "marker": self.marker,
-            "launcher": self.launcher,
-            "ranks": self.ranks,
-            "argv": list(self.argv),
-            "environment": dict(self.environment),
-            "cwd": str(self.cwd),
-            "grace_seconds": self.grace_seconds,
-        }
+        return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} python {shlex.join(self.command)}"
 
 
 def run_paths(settings: Settings, run_id: int) -> RunPaths:
@@ -77,32 +71,34 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         attempt=attempt,
         launcher=stage.launcher,
         ranks=ranks,
-        argv=_argv(run, stage, paths, attempt, ranks),
+        imports_torch=stage.imports_torch or stage.launcher == "torchrun",
+        command=_command(run, stage, paths, attempt, ranks),
         environment=_environment(run, marker),
         cwd=paths.root,
         paths=paths.attempt(stage.name, attempt),
         marker=marker,
         grace_seconds=settings.stop_grace_seconds,
+        nodes=int(run.launch.get("nodes", 1)),
+        launch=run.launch,
     )
 
 
-def _argv(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: int) -> tuple[str, ...]:
+def _command(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: int) -> tuple[str, ...]:
     entry = [
         *("--run-dir", str(paths.root), "--stage", stage.name, "--attempt", str(attempt)),
         *("--entry", stage.entry, "--arguments", json.dumps(dict(stage.arguments))),
     ]
     if stage.launcher == "python":
-        return (sys.executable, "-m", "trainer.entry", *entry)
+        return ("-m", "trainer.entry", *entry)
     launch = ["--attempt-dir", str(paths.attempt(stage.name, attempt).root), "--nproc", str(ranks)]
     if "endpoint" in run.launch:
         launch += ["--endpoint", str(run.launch["endpoint"])]
-    return (sys.executable, "-m", "trainer.launch", *launch, "--", *entry)
+    return ("-m", "trainer.launch", *launch, "--", *entry)
 
 
 def _environment(run: Run, marker: str) -> dict[str, str]:
     environment = {
         MARKER: marker,
-        "PYTHONPATH": str(CHECKOUT),
         # The run's folder is the working folder; nothing in it may pass for a module.
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",

@@ -15,7 +15,7 @@ from app.runs.states import State
 from trainer.contract.kinds import StagePlan
 from trainer.contract.result import Result
 from worker.claim import Me
-from worker.executors.local.processes import Identity
+from worker.executors.base import Reference
 from worker.facts import Facts
 from worker.hang import Stop
 from worker.intake import LeaseLost
@@ -108,11 +108,18 @@ def _remove_plan(session: Session, run_id: int, stage: str) -> None:
     )
 
 
-def note_shim(engine: Engine, run_id: int, me: Me, place: Place, shim: Identity) -> None:
-    """Record which process supervises an attempt."""
+def note_reference(engine: Engine, run_id: int, me: Me, place: Place, reference: Reference) -> None:
+    """Record how the executor finds an attempt again."""
     with write_session(engine) as session:
         owned(session, run_id, me)
-        _update_attempt(session, run_id, *place, shim_pid=shim.pid, shim_start=shim.start, boot_id=shim.boot)
+        _update_attempt(session, run_id, *place, reference=dict(reference))
+
+
+def note_waiting(engine: Engine, run_id: int, me: Me, place: Place, why: str) -> None:  # noqa: ARG001  # as the others
+    """Show why a run that was taken from the queue does not run yet; empty when it does."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        session.execute(update(Run).where(col(Run.id) == run_id).values(waiting_for=why))
 
 
 def end_attempt(session: Session, run_id: int, attempt: int, facts: Facts, state: str) -> None:

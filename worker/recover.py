@@ -12,7 +12,7 @@ from app.runs import queue
 from app.runs.models import Run, WorkerRow
 from app.runs.workers import WORKER_FRESH_SECONDS
 from worker.claim import ACTIVE, Me, lease
-from worker.executors.local.processes import Identity, boot_id
+from worker.host.processes import Identity, boot_id
 from worker.log import log
 
 

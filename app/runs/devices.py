@@ -5,35 +5,20 @@ from collections.abc import Sequence
 from app.runs.errors import refused
 from app.runs.models import WorkerRow
 from trainer.contract.params import CommonParams
-
-
-def gpus_needed(params: CommonParams) -> int:
-    """Return how many GPUs a run cannot do without: none unless `cuda` is asked for."""
-    if params.device != "cuda":
-        return 0
-    return 1 if params.share_gpu else params.world_size
-
-
-def visible_gpus(worker: WorkerRow) -> int | None:
-    """Return how many GPUs a worker reports, None while it has not looked yet."""
-    if worker.devices is None:
-        return None
-    return len(worker.devices.get("gpus") or [])
+from trainer.contract.placement import Ask, Offer, Unplaceable, place
 
 
 def check_devices(params: CommonParams, workers: Sequence[WorkerRow]) -> None:
-    """Refuse a run that needs more GPUs than every live worker has; with no live worker the run waits.
+    """Refuse a run that no live worker has the GPUs for; with no live worker the run waits.
 
-    Raises Refused naming the numbers.
+    Raises Refused naming the numbers of the worker that has the most.
     """
-    needed = gpus_needed(params)
-    visible = [visible_gpus(worker) for worker in workers]
-    known = [count for count in visible if count is not None]
-    if not needed or len(known) < len(visible) or not known or max(known) >= needed:
+    ask = Ask.of(params.model_dump(include={"device", "world_size", "share_gpu"}))
+    offers = [Offer.of(worker.devices) for worker in workers]
+    placed = [place(ask, offer) for offer in offers]
+    if not placed or not all(isinstance(found, Unplaceable) for found in placed):
         return
-    raise refused(
-        "device",
-        f"cuda needs {needed} GPUs for world_size {params.world_size}, the live workers see {max(known)}; "
-        "use device cpu or auto, a smaller world_size, share_gpu, or a machine with more GPUs",
-        "no_devices",
-    )
+    _, most = max(((len(offer.gpus or ()), index) for index, offer in enumerate(offers)))
+    found = placed[most]
+    if isinstance(found, Unplaceable):
+        raise refused("device", f"{found.why} (no live worker has them)", "no_devices")

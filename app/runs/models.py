@@ -126,10 +126,8 @@ class StageAttempt(SQLModel, table=True):
     exit_code: int | None = None
     started_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     finished_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    shim_pid: int | None = None
-    shim_start: float | None = None
-    """Start time of the shim in clock ticks since boot: pid and start time together name a process."""
-    boot_id: str | None = None
+    reference: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
+    """How the executor finds the attempt again; nobody else looks into it."""
 
 
 class RankRow(SQLModel, table=True):

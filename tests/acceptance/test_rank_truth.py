@@ -11,7 +11,7 @@ import pytest
 
 from app.runs.models import Run
 from tests.support.worker_lab import Lab, open_lab
-from worker.executors.local import processes
+from worker.host import processes
 
 pytestmark = pytest.mark.torchrun
 

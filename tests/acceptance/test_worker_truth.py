@@ -16,12 +16,12 @@ import pytest
 from sqlmodel import col, select
 
 from app.runs.models import RunHistory
-from app.settings import Settings
 from tests.support.worker_lab import Lab, open_lab
-from worker.devices import Devices
-from worker.executors.local import processes
-from worker.executors.local.executor import LocalExecutor, LocalHandle
-from worker.executors.local.processes import Identity
+from trainer.contract.placement import Offer
+from worker.executors.local.executor import LocalExecutor
+from worker.executors.local.handle import LocalHandle
+from worker.host import processes
+from worker.host.processes import Identity
 from worker.loop import Worker
 from worker.plan import AttemptPlan
 
@@ -170,24 +170,21 @@ def test_cuda_without_gpus_is_refused(lab: Lab) -> None:
     lab.worker()
     run = lab.finished(lab.submit(device="cuda", launcher="python"))
     assert (run.state, run.reason) == ("failed", "no_devices")
-    assert "0 GPUs are visible, 2 are needed" in run.diagnosis
+    assert "Device cuda needs 2 GPUs for 2 ranks and 0 GPUs are visible." in run.diagnosis
     assert lab.history(run.id or 0) == ["queued", "failed"]
 
 
-class BusyMachine(Devices):
-    """A machine with two GPUs, one of which somebody else uses."""
+class BusyMachine:
+    """Devices of a machine with two GPUs, one of them in use by somebody else."""
 
     taken = True
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings, probe=("true",))
+    document = None
 
     def poll(self) -> bool:
         return False
 
-    @property
-    def visible(self) -> tuple[int, ...]:
-        return (0, 1)
+    def offer(self) -> Offer:
+        return Offer(gpus=(0, 1))
 
     def busy(self) -> dict[int, str]:
         return {1: "process 4711"} if self.taken else {}
@@ -196,8 +193,8 @@ class BusyMachine(Devices):
 def test_busy_gpu_waits_with_why(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", lab.environment()["PYTHONPATH"])
     run_id = lab.submit(device="cuda", launcher="python")
-    machine = BusyMachine(lab.settings)
-    worker = Worker(lab.settings, devices=machine)
+    machine = BusyMachine()
+    worker = Worker(lab.settings, executor=LocalExecutor(lab.settings, devices=machine))
     thread = threading.Thread(target=worker.run_forever)
     thread.start()
     try:
@@ -268,7 +265,7 @@ class FullDisk(LocalExecutor):
 
 def test_full_disk_leaves_the_worker_alive(lab: Lab) -> None:
     runs = [lab.submit(launcher="python") for _ in range(2)]
-    Worker(lab.settings, executor=FullDisk()).run_once()
+    Worker(lab.settings, executor=FullDisk(lab.settings)).run_once()
     for run_id in runs:
         run = lab.run(run_id)
         assert (run.state, run.reason) == ("failed", "disk_full")

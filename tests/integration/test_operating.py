@@ -105,6 +105,7 @@ def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
 def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)]
     assert {f"DDP_AUDIT_{name.upper()}" for name in fields} <= set(SECRET_VARIABLES)
+    settings = Settings(data_dir=tmp_path, warm_start=False)
     monkeypatch.setenv("ddp_audit_webhook_secret", "lower-case-works-too")
     for name in SECRET_VARIABLES:
         monkeypatch.setenv(name, "hidden-from-jobs")
@@ -114,7 +115,8 @@ def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         stage="train",
         attempt=1,
         launcher="python",
-        argv=(sys.executable, "-c", code),
+        imports_torch=False,
+        command=("-c", code),
         environment={"DDP_AUDIT_MARKER": "operating-test:1"},
         cwd=tmp_path,
         paths=AttemptPaths(tmp_path / "1" / "train" / "attempt_1"),
@@ -122,11 +124,13 @@ def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ranks=1,
         grace_seconds=1.0,
     )
-    handle = LocalExecutor().start(plan)
+    executor = LocalExecutor(settings)
+    handle = executor.start(plan)
     deadline = time.monotonic() + 30
     while not (tmp_path / "seen").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     handle.destroy()
+    executor.close()
     seen = (tmp_path / "seen").read_text()
     assert "PATH" in seen
     assert "hidden-from-jobs" not in seen

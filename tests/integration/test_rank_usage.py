@@ -19,18 +19,56 @@ from app.settings import Settings
 from app.web.pages.resources import resource_panels
 from tests.support.pages_data import add_run, add_usage
 from tests.support.service import Service, running_service
-from tests.support.worker_lab import Lab
+from tests.support.worker_lab import ROOT, Lab
+from trainer.contract.crumb import read_crumb
+from trainer.contract.paths import AttemptPaths
 from worker import usage
-from worker.executors.local.processes import MARKER
+from worker.executors.local.gpus import GpuWatch
+from worker.executors.local.ranks_seen import RanksSeen
+from worker.host.processes import MARKER
 from worker.lines import Heard
+from worker.plan import AttemptPlan
 from worker.usage import UsageLog
 
 HTML = {"Accept": "text/html"}
 
 
+BUSY = """
+import sys
+from pathlib import Path
+from trainer.contract.crumb import CrumbWriter
+CrumbWriter(Path(sys.argv[1]))
+while True: pass
+"""
+RANK = {0: Heard(started=True)}
+
+
+def attempt(root: Path, marker: str = "mine") -> RanksSeen:
+    """Return this worker's look at the one rank of an attempt in `root`."""
+    plan = AttemptPlan(
+        run_id=1,
+        stage="train",
+        attempt=1,
+        launcher="python",
+        ranks=1,
+        imports_torch=False,
+        command=(),
+        environment={},
+        cwd=root,
+        paths=AttemptPaths(root),
+        marker=marker,
+        grace_seconds=1.0,
+    )
+    return RanksSeen(plan, GpuWatch())
+
+
 @pytest.fixture
-def busy() -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], env={MARKER: "mine"})
+def busy(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    crumb = AttemptPaths(tmp_path).breadcrumb(0)
+    process = subprocess.Popen([sys.executable, "-c", BUSY, str(crumb)], env={MARKER: "mine"}, cwd=ROOT)
+    until = time.monotonic() + 30
+    while read_crumb(crumb) is None and time.monotonic() < until:
+        time.sleep(0.02)
     yield process
     process.kill()
     process.wait()
@@ -46,8 +84,8 @@ class Sampler:
         with write_session(self.engine) as session:
             self.run_id = queue.number_of(queue.insert_run(session, kind="k", params={}, worker_id="me"))
 
-    def log(self, marker: str = "mine", worker_id: str = "me") -> UsageLog:
-        return UsageLog(self.engine, run_id=self.run_id, worker_id=worker_id, stage="train", attempt=1, marker=marker)
+    def log(self, worker_id: str = "me") -> UsageLog:
+        return UsageLog(self.engine, run_id=self.run_id, worker_id=worker_id, stage="train", attempt=1)
 
     def rows(self) -> list[RankUsage]:
         with read_session(self.engine) as session:
@@ -63,14 +101,13 @@ def sampler(tmp_path: Path) -> Iterator[Sampler]:
     made.engine.dispose()
 
 
-def test_work_and_memory_are_measured(
-    sampler: Sampler, busy: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("busy")
+def test_work_and_memory_are_measured(sampler: Sampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "SAMPLE_SECONDS", 0.5)
-    log, ranks = sampler.log(), {0: Heard(started=True, pid=busy.pid)}
+    log, seen = sampler.log(), attempt(tmp_path)
     until = time.monotonic() + 30
     while len(sampler.rows()) < 3 and time.monotonic() < until:
-        log.tick(ranks)
+        log.tick(RANK, seen.usage)
         time.sleep(0.05)
     first, *_, last = sampler.rows()
     assert last.at - first.at >= 0.9
@@ -79,38 +116,38 @@ def test_work_and_memory_are_measured(
     assert last.gpu_bytes is None
 
 
+@pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize(("marker", "worker_id"), [("other", "me"), ("mine", "somebody")])
-def test_foreign_processes_leave_no_sample(
-    sampler: Sampler, busy: "subprocess.Popen[bytes]", marker: str, worker_id: str
-) -> None:
-    sampler.log(marker, worker_id).tick({0: Heard(started=True, pid=busy.pid)})
+def test_foreign_processes_leave_no_sample(sampler: Sampler, tmp_path: Path, marker: str, worker_id: str) -> None:
+    sampler.log(worker_id).tick(RANK, attempt(tmp_path, marker).usage)
     assert sampler.rows() == []
-    sampler.log().tick({0: Heard(started=True, pid=busy.pid)})
+    sampler.log().tick(RANK, attempt(tmp_path).usage)
     assert len(sampler.rows()) == 1
 
 
-def test_ended_rank_is_not_sampled(sampler: Sampler, busy: "subprocess.Popen[bytes]") -> None:
-    log = sampler.log()
-    log.tick({0: Heard(started=True, pid=busy.pid, ended=True), 1: Heard()})
+def test_ended_rank_is_not_sampled(sampler: Sampler, busy: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    seen = attempt(tmp_path)
+    sampler.log().tick({0: Heard(started=True, ended=True), 1: Heard()}, seen.usage)
+    assert set(seen.usage({})) == {0}
     busy.kill()
     busy.wait()
-    sampler.log().tick({0: Heard(started=True, pid=busy.pid)})
+    sampler.log().tick(RANK, seen.usage)
+    sampler.log().tick(RANK, attempt(tmp_path).usage)
     assert sampler.rows() == []
 
 
-def test_long_run_stays_small(
-    sampler: Sampler, busy: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("busy")
+def test_long_run_stays_small(sampler: Sampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "MOST_MOMENTS", 16)
     clock = [1000.0]
     monkeypatch.setattr("worker.usage.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("worker.usage.time.time", lambda: clock[0])
-    log = sampler.log()
+    log, seen = sampler.log(), attempt(tmp_path)
     for turn in range(1500):  # fifty minutes of turns
         if turn == 700:
             log = sampler.log()  # a worker that took over goes on thinning
         clock[0] += 2.0
-        log.tick({0: Heard(started=True, pid=busy.pid)})
+        log.tick(RANK, seen.usage)
     moments = [row.at for row in sampler.rows()]
     assert 8 <= len(moments) <= 16
     assert moments[0] == 1002.0

@@ -19,8 +19,8 @@ from trainer.contract.paths import RunPaths
 from trainer.contract.result import Check, Result
 from worker import records
 from worker.claim import Me
-from worker.executors.local.processes import Identity
 from worker.facts import Facts
+from worker.host.processes import Identity
 from worker.intake import LeaseLost
 from worker.outcome import Outcome
 

@@ -6,15 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.settings import Settings
 from trainer.contract.paths import AttemptPaths
-from worker.executors.local import processes
-from worker.executors.local.executor import LocalExecutor, LocalHandle
+from worker.executors.base import Fate, Phase, Status
+from worker.executors.local.executor import LocalExecutor
+from worker.executors.local.handle import LocalHandle
 from worker.executors.local.shim import EXIT_TAKEN
+from worker.host import processes
 from worker.plan import AttemptPlan
 
 FAMILY = """
@@ -29,11 +33,18 @@ time.sleep(600)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
+def executor(tmp_path: Path) -> Iterator[LocalExecutor]:
+    made = LocalExecutor(Settings(data_dir=tmp_path, warm_start=False))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, executor: LocalExecutor) -> Iterator[Any]:
     handles: list[LocalHandle] = []
 
     def begin(code: str, grace: float = 1.0) -> tuple[LocalHandle, AttemptPaths]:
-        handle = LocalExecutor().start(plan(tmp_path, code, grace))
+        handle = executor.start(plan(tmp_path, code, grace))
         handles.append(handle)
         return handle, AttemptPaths(tmp_path / "attempt_1")
 
@@ -51,7 +62,8 @@ def plan(root: Path, code: str, grace: float = 1.0) -> AttemptPlan:
         attempt=1,
         launcher="python",
         ranks=1,
-        argv=(sys.executable, "-c", code),
+        imports_torch=False,
+        command=("-c", code),
         environment={"DDP_AUDIT_MARKER": marker},
         cwd=root,
         paths=AttemptPaths(root / "attempt_1"),
@@ -62,7 +74,7 @@ def plan(root: Path, code: str, grace: float = 1.0) -> AttemptPlan:
 
 def report(handle: LocalHandle, paths: AttemptPaths) -> dict[str, Any]:
     deadline = time.monotonic() + 30
-    while handle.alive and time.monotonic() < deadline:
+    while handle.status().phase is not Phase.ENDED and time.monotonic() < deadline:
         time.sleep(0.02)
     document: dict[str, Any] = json.loads(paths.exit.read_text())
     return document
@@ -83,7 +95,7 @@ def test_exit_code_and_output_are_kept(start: Any) -> None:
     assert found["stop"]["asked"] is False
     assert paths.log(0, "stdout").read_text() == "out\n"
     assert paths.log(0, "stderr").read_text() == "err\n"
-    assert handle.returncode == 0
+    assert handle.status() == Status(phase=Phase.ENDED)
 
 
 def test_signal_is_kept_apart(start: Any) -> None:
@@ -95,8 +107,8 @@ def test_stop_ends_deaf_and_stopped(start: Any) -> None:
     handle, paths = start(FAMILY)
     wait_for(paths.log(0, "stdout"), "ready")
     began = time.monotonic()
-    handle.terminate()
-    handle.terminate()
+    handle.stop()
+    handle.stop()
     found = report(handle, paths)
     assert 0.8 < time.monotonic() - began < 10
     assert found["stop"]["cause"] == "term"
@@ -115,12 +127,12 @@ def test_helpers_do_not_outlive_the_process(start: Any) -> None:
 
 
 def test_program_that_is_missing_is_told(tmp_path: Path) -> None:
+    executor = LocalExecutor(Settings(data_dir=tmp_path, warm_start=False), interpreter="/no/such/program")
     broken = plan(tmp_path, "")
-    handle = LocalExecutor().start(
-        AttemptPlan(**{**{name: getattr(broken, name) for name in broken.__slots__}, "argv": ("/no/such/program",)})
-    )
+    handle = executor.start(broken)
     found = report(handle, broken.paths)
     handle.close()
+    executor.close()
     assert "No such file" in found["launch_error"]
     assert found["ranks"] == []
 
@@ -132,21 +144,44 @@ def test_second_supervisor_steps_back(start: Any) -> None:
     second = subprocess.run([sys.executable, "-m", "worker.executors.local.shim", str(paths.plan)], check=False)
     assert second.returncode == EXIT_TAKEN
     assert paths.shim.read_text() == before
-    assert handle.alive
+    assert handle.status().phase is Phase.RUNNING
     assert not paths.exit.exists()
 
 
-def test_adopted_handle_is_the_same_process(start: Any, tmp_path: Path) -> None:
+def test_attached_handle_is_the_same_process(start: Any, tmp_path: Path, executor: LocalExecutor) -> None:
     handle, paths = start("import time; time.sleep(600)")
     wait_for(paths.shim, "pid")
-    marker = plan(tmp_path, "").marker
-    again = LocalExecutor().adopt(paths, marker)
-    assert again is not None
-    assert again.identity == handle.identity
+    again = executor.attach(plan(tmp_path, ""), None)
+    assert again.status().phase is Phase.RUNNING
+    assert again.reference() == handle.reference()
     again.close()
-    assert LocalExecutor().adopt(paths, "another:marker") is None
+    foreign = executor.attach(replace(plan(tmp_path, ""), marker="another:marker"), None)
+    assert foreign.status().fate is Fate.LOST
     handle.identity.send(signal.SIGKILL)
-    while handle.alive:
+    assert until_ended(handle) == Status(phase=Phase.ENDED, fate=Fate.LOST, processes_ended=1)
+    assert not processes.marked(handle.plan.marker)
+    assert executor.attach(plan(tmp_path, ""), None).status() == Status(phase=Phase.ENDED, fate=Fate.LOST)
+
+
+def until_ended(handle: LocalHandle) -> Status:
+    deadline = time.monotonic() + 30
+    while (status := handle.status()).phase is not Phase.ENDED and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert LocalExecutor().end_orphans(marker) == 1
-    assert LocalExecutor().adopt(paths, marker) is None
+    return status
+
+
+def test_attempt_that_never_began_is_absent(
+    tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = executor.attach(plan(tmp_path, ""), None)
+    assert handle.status().phase is Phase.LOOKING
+    monkeypatch.setattr("worker.executors.local.handle.SHIM_START_SECONDS", 0.0)
+    assert handle.status().phase is Phase.ABSENT
+
+
+def test_supervisor_of_another_boot_is_gone(start: Any, tmp_path: Path, executor: LocalExecutor) -> None:
+    handle, paths = start("import time; time.sleep(600)")
+    wait_for(paths.shim, "pid")
+    paths.shim.write_text(json.dumps({**json.loads(paths.shim.read_text()), "boot": "yesterday"}))
+    assert executor.attach(plan(tmp_path, ""), None).status().fate is Fate.REBOOTED
+    assert handle.status().phase is Phase.RUNNING

@@ -27,8 +27,8 @@ from app.settings import Settings
 from trainer.contract.kinds import kinds, resolve_params
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker import records
-from worker.executors.local import processes
-from worker.executors.local.processes import Identity
+from worker.host import processes
+from worker.host.processes import Identity
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS_PATH = ROOT / "tests" / "support" / "kinds_path"

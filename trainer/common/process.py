@@ -13,13 +13,14 @@ PARENT_VARIABLE = "DDP_AUDIT_PARENT_PID"
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int | None = None) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
-    Only a second net behind the supervisor. Raises ProcessLookupError when the parent is gone already.
+    Only a second net behind the supervisor. `parent` is the pid of whoever should have started it, by default the one
+    that the launcher left in the environment. Raises ProcessLookupError when the parent is gone already.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    expected = os.environ.get(PARENT_VARIABLE)
+    expected = os.environ.get(PARENT_VARIABLE) if parent is None else parent
     if expected is not None and os.getppid() != int(expected):
         raise ProcessLookupError(f"the launcher (pid {expected}) ended before this rank began; nobody would stop it")
 

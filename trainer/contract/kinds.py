@@ -43,6 +43,8 @@ class StagePlan:
     """`package.module:function`; called as `function(context)` with a `trainer.common.context.StageContext`."""
     launcher: Literal["python", "torchrun"] = "python"
     """`torchrun` starts `world_size` ranks, `python` one process."""
+    imports_torch: bool = True
+    """False for a stage that can start at once, without waiting for a process that has torch imported."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Handed to the entry as `context.arguments`; JSON values only."""
     kills: KillPlan | None = None

@@ -28,12 +28,12 @@ def test_backend_follows_what_is_visible(device: str, share: bool, visible: int,
 def test_cuda_never_falls_back() -> None:
     trial = choose(2, "cuda", share_gpu=False, visible=1, nccl=True)
     assert trial.device == "cuda"
-    assert "needs 2 GPUs for 2 ranks and 1 are visible" in trial.shortfalls[0]
+    assert "needs 2 GPUs for 2 ranks and 1 GPU is visible" in trial.shortfalls[0]
     assert run_trial(trial).ranks == []
 
 
 def test_cuda_without_nccl_falls_short() -> None:
-    assert "no NCCL" in choose(2, "cuda", share_gpu=False, visible=2, nccl=False).shortfalls[0]
+    assert "needs NCCL" in choose(2, "cuda", share_gpu=False, visible=2, nccl=False).shortfalls[0]
     assert choose(2, "auto", share_gpu=False, visible=2, nccl=False).backend == "gloo"
 
 

@@ -23,10 +23,10 @@ def stage(launcher: str = "torchrun") -> StagePlan:
 
 def test_ranks_go_through_the_launcher(tmp_path: Path) -> None:
     plan = plan_attempt(run(), stage(), 2, Settings(data_dir=tmp_path), "db")
-    split = plan.argv.index("--")
-    assert plan.argv[1:3] == ("-m", "trainer.launch")
-    assert plan.argv[split - 2 : split] == ("--nproc", "3")
-    entry = plan.argv[split + 1 :]
+    split = plan.command.index("--")
+    assert plan.command[:2] == ("-m", "trainer.launch")
+    assert plan.command[split - 2 : split] == ("--nproc", "3")
+    entry = plan.command[split + 1 :]
     assert entry[entry.index("--attempt") + 1] == "2"
     assert json.loads(entry[entry.index("--arguments") + 1]) == {"mode": "a b"}
     assert plan.marker == "db:7:train:2"
@@ -36,9 +36,9 @@ def test_ranks_go_through_the_launcher(tmp_path: Path) -> None:
 
 def test_single_process_needs_no_launcher(tmp_path: Path) -> None:
     plan = plan_attempt(run(), stage("python"), 1, Settings(data_dir=tmp_path), "db")
-    assert plan.argv[1:3] == ("-m", "trainer.entry")
+    assert plan.command[:2] == ("-m", "trainer.entry")
     assert plan.ranks == 1
-    assert "--nproc" not in plan.argv
+    assert "--nproc" not in plan.command
 
 
 def test_same_input_gives_same_plan(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_shell_text_reads_back(tmp_path: Path) -> None:
     plan = plan_attempt(run(), stage(), 1, Settings(data_dir=tmp_path), "db")
     words = shlex.split(plan.shell())
     assert words[:3] == ["cd", str(plan.cwd), "&&"]
-    assert tuple(words[-len(plan.argv) :]) == plan.argv
+    assert tuple(words[-len(plan.command) - 1 :]) == ("python", *plan.command)
 
 
 def test_cpu_run_sees_no_gpu(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_cpu_run_sees_no_gpu(tmp_path: Path) -> None:
 
 def test_endpoint_of_launch_is_passed_on(tmp_path: Path) -> None:
     plan = plan_attempt(run(launch={"endpoint": "h:1"}), stage(), 1, Settings(data_dir=tmp_path), "db")
-    assert plan.argv[plan.argv.index("--endpoint") + 1] == "h:1"
+    assert plan.command[plan.command.index("--endpoint") + 1] == "h:1"

@@ -1,5 +1,6 @@
 """What nvidia-smi and control groups say, read right; and a machine whose probe fails is not a machine without GPUs."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
-from worker.devices import Devices, in_use
+from worker.executors.local.devices import LocalDevices, in_use
 from worker.executors.local.memory import oom_kills
+from worker.executors.local.warm import Starter
 
 UUIDS = {"aaa": 0, "bbb": 1, "ccc": 2}
 
@@ -46,15 +48,18 @@ def test_machine_counter_is_the_last_resort(tmp_path: Path) -> None:
 
 def test_machine_without_gpu_files_has_none(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    assert Devices(settings, dev=tmp_path).visible == ()
+    starter = Starter({}, warm=False)
+    assert LocalDevices(settings, starter, dev=tmp_path).offer().gpus == ()
     (tmp_path / "nvidia0").touch()
-    assert Devices(settings, dev=tmp_path).visible is None
+    assert LocalDevices(settings, starter, dev=tmp_path).offer().gpus is None
 
 
 def test_failed_probe_reports_nothing(tmp_path: Path) -> None:
-    devices = Devices(Settings(data_dir=tmp_path), probe=(sys.executable, "-c", "print('Traceback')"), dev=tmp_path)
+    starter = Starter(os.environ, warm=False)
+    probe = (sys.executable, "-c", "print('Traceback')")
+    devices = LocalDevices(Settings(data_dir=tmp_path), starter, probe=probe, dev=tmp_path)
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and devices._ended == 0.0:
+    while time.monotonic() < deadline and devices.ended_at is None:
         assert not devices.poll()
         time.sleep(0.02)
     assert devices.document is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.gpus import MIB, GpuUse, GpuWatch, by_rank, parse
-from worker.lines import Heard
+from worker.executors.local.gpus import MIB, GpuUse, GpuWatch, parse
+from worker.executors.local.ranks_seen import by_rank
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_running_tool_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     while not (found := watch.now()) and time.monotonic() < until:
         time.sleep(0.05)
     assert found == {1: GpuUse(bytes=2048 * MIB, percent=50.0)}
-    ranks = {0: Heard(device="cuda:1"), 1: Heard(device="cuda:0"), 2: Heard(device="cpu")}
+    ranks = {0: "cuda:1", 1: "cuda:0", 2: "cpu"}
     assert by_rank(ranks, found) == {0: found[1]}
     watch.close()
     watch.close()
@@ -59,6 +59,6 @@ def test_old_numbers_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     while not watch.now() and time.monotonic() < until:
         time.sleep(0.05)
     now = time.monotonic()
-    monkeypatch.setattr("worker.gpus.time.monotonic", lambda: now + 60)
+    monkeypatch.setattr("worker.executors.local.gpus.time.monotonic", lambda: now + 60)
     assert watch.now() == {}
     watch.close()

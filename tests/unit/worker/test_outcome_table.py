@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.runs.states import REASONS, Reason, State, check_move
-from worker.facts import Facts, RankEnd, Supervisor
+from worker.executors.base import Fate
+from worker.facts import Facts, RankEnd
 from worker.outcome import judge, stage_ended_well
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
@@ -56,7 +57,7 @@ def test_own_error_outranks_broken_connection() -> None:
 
 
 def test_node_stands_beside_the_rank() -> None:
-    named, nobody = judge(facts(rank(0, exit_code=3), node="n1")).failure, judge(facts(node="n1")).failure
+    named, nobody = judge(facts(rank(0, exit_code=3), nodes={0: "n1"})).failure, judge(facts(nodes={0: "n1"})).failure
     assert named is not None
     assert nobody is not None
     assert (named["rank"], named["node"]) == (0, "n1")
@@ -146,15 +147,15 @@ def test_finished_rank_is_no_cause_of_late_error() -> None:
         ([rank(0, signal=11)], {"oom_kills": 1}, Reason.RANK_SIGNAL),
         ([rank(0, exit_code=1, last_line="OSError: [Errno 28] No space left on device")], {}, Reason.DISK_FULL),
         ([], {"launch_error": "OSError: [Errno 28] No space left on device: x"}, Reason.DISK_FULL),
-        ([], {"supervisor": Supervisor.NO_SPACE}, Reason.DISK_FULL),
+        ([], {"fate": Fate.NO_SPACE}, Reason.DISK_FULL),
         ([rank(0, exit_code=1, error="GroupInitError", last_line=INIT)], {}, Reason.LAUNCH_ERROR),
         ([], {"launch_error": "port 1 on 127.0.0.1 cannot be used"}, Reason.LAUNCH_ERROR),
         ([], {}, Reason.LAUNCH_ERROR),
         ([rank(0, exit_code=1, error="DeviceMapError", last_line="DeviceMapError: x")], {}, Reason.NO_DEVICES),
         ([rank(0, exit_code=7)], {}, Reason.RANK_EXIT),
         ([rank(0, exit_code=0)], {}, Reason.RANK_EXIT),
-        ([], {"supervisor": Supervisor.LOST}, Reason.WORKER_LOST),
-        ([], {"supervisor": Supervisor.REBOOTED}, Reason.NODE_FAILURE),
+        ([], {"fate": Fate.LOST}, Reason.WORKER_LOST),
+        ([], {"fate": Fate.REBOOTED}, Reason.NODE_FAILURE),
         ([rank(0, signal=15)], {"stop_reason": Reason.HANG}, Reason.HANG),
         ([rank(0, signal=15)], {"stop_reason": Reason.TIME_LIMIT}, Reason.TIME_LIMIT),
         ([well(0)], {"cancelled": True}, Reason.CANCELLED_BY_USER),
@@ -174,7 +175,7 @@ def test_every_reason_has_its_facts(ranks: list[RankEnd], known: dict[str, Any],
 
 def test_cancel_wins_over_everything() -> None:
     for ranks in ([rank(0, signal=11)], [rank(0, exit_code=1, last_line="No space left on device")], [well(0)]):
-        for known in ({}, {"stop_reason": Reason.HANG}, {"supervisor": Supervisor.LOST}):
+        for known in ({}, {"stop_reason": Reason.HANG}, {"fate": Fate.LOST}):
             outcome = judge(facts(*ranks, cancelled=True, processes_ended=3, **known))
             assert outcome.state is State.CANCELLED
             assert "3 processes were ended, none is left, and the devices are free" in outcome.diagnosis
@@ -193,7 +194,7 @@ def test_success_needs_every_rank() -> None:
     assert not stage_ended_well(replace(good, ranks=(well(0), well(1, finished=False))))
     assert not stage_ended_well(replace(good, ranks=(well(0), well(1, exit_code=1))))
     assert not stage_ended_well(replace(good, ranks=()))
-    assert not stage_ended_well(replace(good, supervisor=Supervisor.LOST))
+    assert not stage_ended_well(replace(good, fate=Fate.LOST))
 
 
 def test_noted_culprit_of_hang_stays() -> None:

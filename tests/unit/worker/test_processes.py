@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from worker.executors.local import processes
-from worker.executors.local.processes import Identity
+from worker.host import processes
+from worker.host.processes import Identity
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -117,7 +117,12 @@ def stage_of(mode: Mode) -> str:
 
 def _stages(params: CifarParams) -> list[StagePlan]:
     return [
-        StagePlan(name="prepare", title="Prepare the images", entry="trainer.kinds.cifar.data.prepare:run"),
+        StagePlan(
+            name="prepare",
+            title="Prepare the images",
+            entry="trainer.kinds.cifar.data.prepare:run",
+            imports_torch=False,
+        ),
         *(
             StagePlan(
                 name=stage_of(mode),
@@ -128,7 +133,9 @@ def _stages(params: CifarParams) -> list[StagePlan]:
             )
             for mode in params.modes
         ),
-        StagePlan(name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit.stage:run"),
+        StagePlan(
+            name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit.stage:run", imports_torch=False
+        ),
     ]
 
 

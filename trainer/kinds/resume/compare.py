@@ -8,6 +8,7 @@ from trainer.common.distributed import process_group
 from trainer.common.machine import cpu_model
 from trainer.common.process import versions
 from trainer.contract.manifest import CheckpointInfo, list_checkpoints
+from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, verdict_of
 from trainer.kinds.resume import params as names
 from trainer.kinds.resume.evaluate import TokenScores, evaluate
@@ -78,7 +79,7 @@ def _result(
         environment=_environment(context),
         params=context.params.model_dump(mode="json"),
         summary=_summary(context, judgement, scores),
-        limits=[*LIMITS, *_backend_limits(context)],
+        limits=[*LIMITS, *not_validated(context.config.device, context.config.backend)],
         checks=found,
         panels=panels(judgement, lines, scores),
     )
@@ -96,10 +97,6 @@ def _summary(context: StageContext, judgement: Judgement, scores: TokenScores) -
         "token_accuracy": scores.accuracy,
         "test_tokens": scores.tokens,
     }
-
-
-def _backend_limits(context: StageContext) -> list[str]:
-    return [] if context.config.backend == "nccl" else [f"Ran over {context.config.backend}: NCCL was not validated."]
 
 
 def _environment(context: StageContext) -> Environment:

@@ -7,6 +7,7 @@ import torch
 from trainer.common.context import StageContext
 from trainer.common.process import announce, versions
 from trainer.contract.events import encode_number
+from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, verdict_of
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
@@ -90,11 +91,7 @@ def environment(context: StageContext, evidence: Evidence) -> Environment:
 
 def limits(context: StageContext) -> list[str]:
     """Return what the result does not show, with what depends on the devices used."""
-    found = list(LIMITS)
-    if context.config.backend != "nccl":
-        found.append("The ranks talked over gloo: NCCL was not validated.")
-    if context.config.device == "cuda" and context.params.share_gpu:
-        found.append("Several ranks shared one GPU (share_gpu): one process per GPU was not validated.")
+    found = [*LIMITS, *not_validated(context.config.device, context.config.backend)]
     if context.params.updates == 1:
         found.append("One window was audited and nothing was trained.")
     return found

@@ -71,8 +71,13 @@ def _stages(params: TokenParityParams) -> list[StagePlan]:
     package = "trainer.kinds.token_parity"
     train = StagePlan(name="train", title="Train and evaluate", entry=f"{package}.train:run", launcher="torchrun")
     return [
-        StagePlan(name="prepare", title="Draw corpus and plan", entry=f"{package}.prepare:run"),
-        StagePlan(name="check-loss", title="Check the arithmetic by hand", entry=f"{package}.check_loss:run"),
+        StagePlan(name="prepare", title="Draw corpus and plan", entry=f"{package}.prepare:run", imports_torch=False),
+        StagePlan(
+            name="check-loss",
+            title="Check the arithmetic by hand",
+            entry=f"{package}.check_loss:run",
+            imports_torch=False,
+        ),
         StagePlan(name="reference", title="Reference gradient, one process", entry=f"{package}.reference:run"),
         StagePlan(
             name="distributed", title="Gradients of all ranks", entry=f"{package}.distributed:run", launcher="torchrun"

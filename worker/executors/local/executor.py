@@ -1,112 +1,79 @@
-"""Runs attempts on this machine, each under a shim in a session of its own."""
+"""Runs attempts on this machine, each under a supervisor in a session of its own."""
 
-import json
 import os
-import signal
-import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from typing import Final
 
-from app.settings import harmless
+from app.settings import Settings, harmless
 from trainer.contract.files import write_json_atomically
-from trainer.contract.paths import AttemptPaths
-from worker.executors.local import processes
-from worker.executors.local.processes import Identity
-from worker.plan import CHECKOUT, AttemptPlan
+from worker.executors.base import Devices, Reference
+from worker.executors.local.devices import LocalDevices
+from worker.executors.local.gpus import GpuWatch
+from worker.executors.local.handle import LocalHandle
+from worker.executors.local.warm import Child, Starter
+from worker.plan import CODE, AttemptPlan
 
-DESTROY_SECONDS: Final = 5.0
-"""How long processes that got SIGKILL may take to vanish."""
-
-
-class LocalHandle:
-    """A shim on this machine."""
-
-    def __init__(self, identity: Identity, marker: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
-        self.identity, self.marker = identity, marker
-        self._process = process
-        self._descriptor = identity.open()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the shim still runs; reaps it if it is this worker's child."""
-        if self._process is not None:
-            return self._process.poll() is None
-        return self.identity.alive
-
-    @property
-    def returncode(self) -> int | None:
-        """Exit code of the shim, negative for a signal, None if unknown."""
-        return None if self._process is None else self._process.poll()
-
-    def descriptor(self) -> int | None:
-        """Return a pidfd."""
-        return self._descriptor
-
-    def terminate(self) -> None:
-        """Send TERM to the shim, which starts its one deadline on the first."""
-        self.identity.send(signal.SIGTERM)
-
-    def destroy(self) -> int:
-        """Kill the shim first, so that it cannot report on what it no longer sees, then everything it started."""
-        self.identity.send(signal.SIGKILL)
-        count = end_marked(self.marker)
-        if self._process is not None:
-            self._process.wait(DESTROY_SECONDS)
-        return count
-
-    def close(self) -> None:
-        """Close the pidfd."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+SHIM: Final = "worker.executors.local.shim"
 
 
 class LocalExecutor:
-    """Starts shims on this machine."""
+    """Starts supervisors on this machine."""
+
+    name = "local"
+
+    def __init__(
+        self, settings: Settings, *, interpreter: str = sys.executable, devices: Devices | None = None
+    ) -> None:
+        """Find this machine's devices unless they are given."""
+        self._interpreter = interpreter
+        self._starter = Starter(inherited(os.environ), warm=settings.warm_start)
+        self._local_devices = LocalDevices(settings, self._starter)
+        self.devices: Devices = devices or self._local_devices
+        self._gpus = GpuWatch(self._local_devices.indices)
 
     def start(self, plan: AttemptPlan) -> LocalHandle:
-        """Write plan.json and start the shim. Raises OSError."""
+        """Write plan.json; the supervisor itself starts with the handle's first status. Raises OSError."""
         plan.paths.root.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(plan.paths.plan, plan.document())
-        inherited = harmless(os.environ)
-        search = [plan.environment.get("PYTHONPATH", str(CHECKOUT)), *filter(None, [inherited.get("PYTHONPATH")])]
-        environment = {**inherited, **plan.environment, "PYTHONPATH": os.pathsep.join(search)}
-        with plan.paths.shim_log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "worker.executors.local.shim", str(plan.paths.plan)],
-                cwd=plan.cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        identity = Identity.of(process.pid)
-        if identity is None:  # cannot be: a child stays until it is reaped
-            raise ChildProcessError(f"process {process.pid} vanished before it was reaped")
-        return LocalHandle(identity, plan.marker, process)
+        write_json_atomically(plan.paths.plan, self._document(plan))
+        handle = LocalHandle(plan, self._gpus, begin=self._begin)
+        handle.status()
+        return handle
 
-    def adopt(self, paths: AttemptPaths, marker: str) -> LocalHandle | None:
-        """Return the handle of the shim that wrote shim.json, None when it is gone or was another boot's."""
-        try:
-            document = json.loads(paths.shim.read_text())
-            identity = Identity.load(document)
-        except (OSError, ValueError, KeyError, TypeError):
+    def attach(self, plan: AttemptPlan, reference: Reference | None) -> LocalHandle:  # noqa: ARG002  # shim.json tells
+        """Return the handle of an attempt that an earlier worker may have started."""
+        return LocalHandle(plan, self._gpus)
+
+    def descriptor(self) -> int | None:
+        """Return what becomes readable when a start that waited can go on."""
+        return self._starter.descriptor()
+
+    def close(self) -> None:
+        """End the probe, the GPU tool and the template; attempts go on."""
+        self._local_devices.close()
+        self._gpus.close()
+        self._starter.close()
+
+    def _begin(self, plan: AttemptPlan) -> Child | None:
+        if plan.imports_torch and self._starter.warming():
             return None
-        return LocalHandle(identity, marker) if identity.alive and document.get("marker") == marker else None
+        argv = [sys.executable, "-m", SHIM, str(plan.paths.plan)]
+        return self._starter.start(argv, plan.environment, cwd=str(plan.cwd), out=str(plan.paths.shim_log))
 
-    def end_orphans(self, marker: str) -> int:
-        """Kill every process that carries the marker."""
-        return end_marked(marker)
+    def _document(self, plan: AttemptPlan) -> dict[str, object]:
+        return {
+            "marker": plan.marker,
+            "launcher": plan.launcher,
+            "ranks": plan.ranks,
+            "argv": [self._interpreter, *plan.command],
+            "environment": dict(plan.environment),
+            "cwd": str(plan.cwd),
+            "grace_seconds": plan.grace_seconds,
+        }
 
 
-def end_marked(marker: str) -> int:
-    """Kill every process that carries `marker`, those born meanwhile too, and return how many were found."""
-    seen: set[Identity] = set()
-    deadline = time.monotonic() + DESTROY_SECONDS
-    while (found := processes.marked(marker)) and time.monotonic() < deadline:
-        seen.update(found)
-        processes.kill_all(found)
-        time.sleep(0.02)
-    return len(seen)
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what attempts inherit of this process's environment: no secrets, and this product's code to be found."""
+    kept = harmless(environment)
+    search = [str(CODE), *filter(None, [kept.get("PYTHONPATH")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(search)}

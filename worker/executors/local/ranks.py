@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer.contract.crumb import Crumb, read_crumb
 from trainer.contract.paths import AttemptPaths
-from worker.executors.local import processes
-from worker.executors.local.processes import Identity
+from worker.host import processes
+from worker.host.processes import Identity
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,13 +6,11 @@ descendant gets KILL. Standard library only: it must start fast and live with no
 Exit codes: 0 exit.json was written; 74 it could not be (disk full); 75 another shim has this attempt.
 """
 
-import contextlib
 import ctypes
 import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,10 +18,11 @@ from typing import Any, Final
 
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
-from worker.executors.local import processes
+from worker.executors.local.main_process import Main, start_main
 from worker.executors.local.memory import oom_kills
-from worker.executors.local.processes import Identity
 from worker.executors.local.ranks import Ranks
+from worker.host import processes
+from worker.host.processes import Identity
 
 EXIT_CANNOT_WRITE: Final = 74
 EXIT_TAKEN: Final = 75
@@ -43,7 +42,7 @@ class Shim:
     def __init__(self, plan: dict[str, Any], paths: AttemptPaths) -> None:
         self.plan, self.paths = plan, paths
         self.ranks = Ranks(paths, expected=int(plan["ranks"]))
-        self.main: subprocess.Popen[bytes] | None = None
+        self.main: Main | None = None
         self.main_ended_at: float | None = None
         self.launch_error: str | None = None
         self.term_asked = False
@@ -99,17 +98,16 @@ class Shim:
         return self.paths.root / ".exit.reserve"
 
     def _start(self) -> None:
-        with contextlib.ExitStack() as stack:
-            out: Any = None
-            err: Any = None
-            if self.plan["launcher"] == "python":
-                self.paths.log(0, "stdout").parent.mkdir(parents=True, exist_ok=True)
-                out = stack.enter_context(self.paths.log(0, "stdout").open("ab"))
-                err = stack.enter_context(self.paths.log(0, "stderr").open("ab"))
-            self.main = subprocess.Popen(
-                self.plan["argv"], cwd=self.plan["cwd"], stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
-        if self.plan["launcher"] == "python":
+        alone = self.plan["launcher"] == "python"
+        if alone:
+            self.paths.log(0, "stdout").parent.mkdir(parents=True, exist_ok=True)
+        self.main = start_main(
+            [str(word) for word in self.plan["argv"]],
+            cwd=str(self.plan["cwd"]),
+            out=str(self.paths.log(0, "stdout")) if alone else None,
+            err=str(self.paths.log(0, "stderr")) if alone else None,
+        )
+        if alone:
             self.ranks.add(self.main.pid, rank=0, local_rank=0)
 
     def _step(self) -> bool:

@@ -1,5 +1,6 @@
 """What a result of this kind does not show."""
 
+from trainer.contract.placement import not_validated
 from trainer.kinds.cifar.facts import ModeFacts
 from trainer.kinds.cifar.params import CifarParams
 
@@ -20,8 +21,4 @@ def limits(params: CifarParams, modes: list[ModeFacts]) -> list[str]:
         found.append("The images are generated patterns, no photographs; accuracy on them says nothing about CIFAR-10.")
     if params.data == "cifar10":
         found.append("The CIFAR-10 page states no licence; its terms must be checked before any commercial use.")
-    if run.backend != "nccl":
-        found.append(f"Ranks talked over {run.backend} on {run.device}: NCCL was not validated.")
-    if params.share_gpu and run.device == "cuda":
-        found.append("Several ranks shared one GPU, so memory and time are not those of one GPU per rank.")
-    return found
+    return found + not_validated(run.device, run.backend)

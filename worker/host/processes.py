@@ -120,6 +120,14 @@ class Identity:
         return True
 
 
+def own_process() -> Identity:
+    """Return this process. Raises OSError on a machine without /proc."""
+    found = Identity.of(os.getpid())
+    if found is None:
+        raise OSError("this process is not in /proc; the worker needs Linux")
+    return found
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """Return the environment a process was started with; empty when it is gone or not ours to read."""
     try:

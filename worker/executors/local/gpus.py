@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from worker.lines import Heard
-
 QUERY: Final = ("--query-gpu=uuid,memory.used,utilization.gpu", "--format=csv,noheader,nounits")
 EVERY_SECONDS: Final = 2
 FRESH_SECONDS: Final = 10.0
@@ -89,13 +87,3 @@ class GpuWatch:
                 self._known[found[0]] = (time.monotonic(), found[1])
         if not data:
             self.close()
-
-
-def by_rank(ranks: Mapping[int, Heard], use: Mapping[int, GpuUse]) -> dict[int, GpuUse]:
-    """Return the use of each rank's GPU; the device `cuda:1` is the GPU with index 1."""
-    found = {}
-    for rank, heard in ranks.items():
-        kind, _, number = heard.device.partition(":")
-        if kind == "cuda" and number.isdigit() and int(number) in use:
-            found[rank] = use[int(number)]
-    return found

@@ -1,6 +1,8 @@
 """What this machine offers, found by `trainer.probe` in a process of its own: the worker never imports torch."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,10 +15,13 @@ from pydantic import ValidationError
 
 from app.settings import Settings
 from trainer.contract.environment import EnvironmentReport
-from worker.admission import BUSY_BYTES
+from trainer.contract.placement import Offer
+from worker.executors.local.warm import Child, Starter
 from worker.log import log
-from worker.plan import CHECKOUT
+from worker.plan import CODE
 
+BUSY_BYTES: Final = 1 << 30
+"""A GPU nobody uses still shows some hundred MiB of the driver's own."""
 PROBE_SECONDS: Final = 180.0
 AGAIN_SECONDS: Final = 60.0
 """After a probe that failed."""
@@ -25,14 +30,19 @@ GPU_FILES: Final = ("nvidia[0-9]*", "dxg")
 SMI_SECONDS: Final = 10.0
 
 
-class Devices:
+class LocalDevices:
     """The machine's devices as far as they are known yet."""
 
-    def __init__(self, settings: Settings, *, probe: tuple[str, ...] | None = None, dev: Path = Path("/dev")) -> None:
+    def __init__(
+        self, settings: Settings, starter: Starter, *, probe: tuple[str, ...] | None = None, dev: Path = Path("/dev")
+    ) -> None:
         self._argv = probe or (sys.executable, "-m", "trainer.probe", "--data-dir", str(settings.data_dir))
+        self._starter = starter
         self._has_gpu_files = any(any(dev.glob(pattern)) for pattern in GPU_FILES)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._began = self._ended = 0.0
+        self._process: Child | None = None
+        self._began = 0.0
+        self.ended_at: float | None = None
+        """Monotonic seconds of the end of the last probe."""
         self._busy: tuple[float, dict[int, str]] = (0.0, {})
         self.report: EnvironmentReport | None = None
 
@@ -41,12 +51,11 @@ class Devices:
         """What the heartbeat publishes; None until the first probe is back."""
         return None if self.report is None else self.report.model_dump(mode="json")
 
-    @property
-    def visible(self) -> tuple[int, ...] | None:
-        """Indices of the GPUs found; None while that is not known. A machine without GPU files has none."""
+    def offer(self) -> Offer:
+        """Return the GPUs found, unknown until the probe is back; a machine without GPU files has none."""
         if self.report is not None:
-            return tuple(gpu.index for gpu in self.report.gpus)
-        return None if self._has_gpu_files else ()
+            return Offer(gpus=tuple(gpu.index for gpu in self.report.gpus), nccl=self.report.nccl)
+        return Offer(gpus=None if self._has_gpu_files else ())
 
     def indices(self) -> dict[str, int]:
         """Return the index of each GPU found, by its uuid without prefix."""
@@ -57,21 +66,22 @@ class Devices:
         if self.report is not None:
             return False
         if self._process is None:
-            if self._ended == 0.0 or time.monotonic() - self._ended > AGAIN_SECONDS:
+            if self._due() and not self._starter.warming():  # else it would import torch at the same time
                 self._begin()
             return False
-        if self._process.poll() is None:
-            if time.monotonic() - self._began > PROBE_SECONDS:
-                self._process.kill()
-            return False
-        return self._finish(self._process)
+        code = self._process.poll()
+        if code is None and time.monotonic() - self._began > PROBE_SECONDS:
+            self._process.kill()
+            code = -signal.SIGKILL
+        return False if code is None else self._finish(code)
 
     def close(self) -> None:
         """End a probe that is under way."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            self._output.close()
+            if isinstance(self._process, subprocess.Popen):
+                self._process.wait()
+            self._output.unlink()
             self._process = None
 
     def busy(self) -> dict[int, str]:
@@ -90,27 +100,29 @@ class Devices:
             return {gpu: f"{size >> 20} MiB of memory in use" for gpu, size in used.items() if size > 2 * BUSY_BYTES}
         return in_use(memory, _smi("--query-compute-apps=gpu_uuid,pid") or "", self.indices())
 
+    def _due(self) -> bool:
+        return self.ended_at is None or time.monotonic() - self.ended_at > AGAIN_SECONDS
+
     def _begin(self) -> None:
         self._began = time.monotonic()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # no pipe that could fill up
+        descriptor, name = tempfile.mkstemp(prefix="ddp-audit-probe-")  # no pipe that could fill up
+        os.close(descriptor)
+        self._output = Path(name)
         try:
-            self._process = subprocess.Popen(
-                self._argv, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
-            )
+            self._process = self._starter.start([*self._argv], {}, cwd=str(CODE), out=name)
         except OSError as error:
-            self._output.close()
-            self._ended = time.monotonic()
+            self._output.unlink()
+            self.ended_at = time.monotonic()
             log.error("the probe cannot be started", action="probe-failed", error=str(error))
 
-    def _finish(self, process: "subprocess.Popen[bytes]") -> bool:
-        self._process, self._ended = None, time.monotonic()
-        with self._output as output:
-            output.seek(0)
-            text = output.read().decode(errors="replace")
+    def _finish(self, exit_code: int) -> bool:
+        self._process, self.ended_at = None, time.monotonic()
+        text = self._output.read_text(errors="replace")
+        self._output.unlink()
         try:
             self.report = EnvironmentReport.model_validate(json.loads(text[text.index("{") :]))
         except (ValueError, ValidationError):
-            log.error("the probe failed", action="probe-failed", exit_code=process.returncode, output=text[-500:])
+            log.error("the probe failed", action="probe-failed", exit_code=exit_code, output=text[-500:])
             return False
         log.info("devices found", action="probe-done", gpus=len(self.report.gpus), cpu=self.report.cpu)
         return True

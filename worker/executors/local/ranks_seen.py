@@ -1,0 +1,128 @@
+"""The rank processes of one attempt on this machine: who they are, how they are, what they use, where they wait."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainer.contract.crumb import read_crumb
+from worker.executors.base import RankProcess, RankUse
+from worker.executors.local.gpus import GpuUse, GpuWatch
+from worker.host import processes
+from worker.host.processes import MARKER, PROC, STOPPED_STATES, Identity
+from worker.plan import AttemptPlan
+
+PY_SPY_SECONDS: Final = 5.0
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A pid that a rank left in its breadcrumb, and the process it was when this worker first looked."""
+
+    pid: int
+    process: Identity | None
+    """None: it was gone by then, or the pid is another's."""
+
+
+class RanksSeen:
+    """Looks at ranks from outside, by the pid each leaves in its breadcrumb."""
+
+    def __init__(self, plan: AttemptPlan, gpus: GpuWatch) -> None:
+        self._plan, self._gpus = plan, gpus
+        self._known: dict[int, Known] = {}
+
+    def processes(self) -> dict[int, RankProcess]:
+        """Return every rank that has said who it is."""
+        return {rank: _seen(known.process) for rank, known in self._look().items()}
+
+    def living(self) -> list[Identity]:
+        """Return the rank processes that still run."""
+        found = (known.process for known in self._look().values())
+        return [process for process in found if process is not None and process.alive]
+
+    def usage(self, devices: Mapping[int, str]) -> dict[int, RankUse]:
+        """Return what the living ranks use; `devices` maps rank to `cuda:1` or the like."""
+        on_gpus = any(device.startswith("cuda") for device in devices.values())
+        gpus = by_rank(devices, self._gpus.now()) if on_gpus else {}
+        found = {}
+        for rank, known in self._look().items():
+            use = None if known.process is None else use_of(known.process)
+            if use is not None:
+                gpu = gpus.get(rank)
+                found[rank] = RankUse(
+                    cpu_seconds=use[0],
+                    rss_bytes=use[1],
+                    gpu_bytes=None if gpu is None else gpu.bytes,
+                    gpu_percent=None if gpu is None else gpu.percent,
+                )
+        return found
+
+    def ask_for_stacks(self) -> None:
+        """Send SIGUSR1 to the ranks that would write their stacks, and to nobody whom it would end."""
+        for rank, known in self._look().items():
+            # Before the handler is installed the signal would end the rank; its file says that it is.
+            if known.process is not None and self._plan.paths.stacks(rank).exists():
+                known.process.send(signal.SIGUSR1)
+
+    def take_stacks(self, ranks: Collection[int]) -> None:
+        """Let py-spy write the stacks of ranks that cannot answer."""
+        program, known = shutil.which("py-spy"), self._look()
+        for rank in ranks if program is not None else ():
+            process = known[rank].process if rank in known else None
+            if program is not None and process is not None and process.alive:
+                _py_spy([program, "dump", "--nonblocking", "--pid", str(process.pid)], self._plan, rank)
+
+    def _look(self) -> dict[int, Known]:
+        for rank in range(self._plan.ranks):
+            crumb = read_crumb(self._plan.paths.breadcrumb(rank))
+            if crumb is not None and (rank not in self._known or self._known[rank].pid != crumb.pid):
+                self._known[rank] = Known(pid=crumb.pid, process=self._identify(crumb.pid))
+        return self._known
+
+    def _identify(self, pid: int) -> Identity | None:
+        # A pid from a file names nothing for certain: it may be another machine's, or given out again.
+        identity = Identity.of(pid)
+        ours = processes.environment_of(pid).get(MARKER) == self._plan.marker
+        return identity if ours and identity is not None and identity.alive else None
+
+
+def _seen(process: Identity | None) -> RankProcess:
+    found = None if process is None else process.stat()
+    if found is None or not found.alive:
+        return RankProcess(alive=False)
+    return RankProcess(alive=True, stopped=found.state in STOPPED_STATES)
+
+
+def _py_spy(argv: list[str], plan: AttemptPlan, rank: int) -> None:
+    with plan.paths.stacks(rank).open("ab") as handle:
+        try:
+            subprocess.run(argv, stdout=handle, stderr=subprocess.DEVNULL, timeout=PY_SPY_SECONDS, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return  # a stack is a help, not a must
+
+
+def use_of(process: Identity) -> tuple[float, int] | None:
+    """Return (CPU seconds of all threads, resident bytes) of exactly this process, None when it is gone."""
+    try:
+        text = (PROC / str(process.pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    if fields[0] in processes.GONE_STATES or int(fields[19]) != process.start:
+        return None
+    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES
+
+
+def by_rank(devices: Mapping[int, str], use: Mapping[int, GpuUse]) -> dict[int, GpuUse]:
+    """Return the use of each rank's GPU; the device `cuda:1` is the GPU with index 1."""
+    found = {}
+    for rank, device in devices.items():
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and number.isdigit() and int(number) in use:
+            found[rank] = use[int(number)]
+    return found

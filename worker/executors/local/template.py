@@ -1,0 +1,107 @@
+"""A process with torch imported that forks itself on request: `python -m worker.executors.local.template FD`.
+
+On the socket FD it reads one JSON document per line, `{"number": n, "job": {…}}`, forks the job in a session of its own
+and answers `{"number": n, "pid": p}`; `{"ended": p, "code": c}` follows when the fork has ended. First of all it says
+`{"ready": true}`. It ends when the other side is gone; its forks go on. It never starts a thread and never touches a
+GPU: only then is a fork as good as a new interpreter.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+from trainer import ranks
+from trainer.contract import forking
+from trainer.contract.forking import Job
+
+CARRIED: Final = (
+    "torch",
+    "torch.distributed.run",
+    "torch.nn.parallel",
+    "trainer.common.checkpoints.store",
+    "trainer.common.context",
+    "trainer.common.continuation",
+    "trainer.common.distributed",
+    "trainer.common.evaluation",
+    "trainer.common.sync_counter",
+    "trainer.common.window",
+    "trainer.common.witness",
+    "worker.executors.local.main_process",
+    "worker.executors.local.memory",
+    "worker.executors.local.ranks",
+)
+"""What launchers and ranks import; whatever else a kind needs, its ranks import themselves."""
+
+
+def main() -> int:
+    """Serve until the other side is gone, and return 0; in a fork this never returns."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    ranks.install()  # torch binds the name it replaces when it is imported
+    for name in CARRIED:
+        importlib.import_module(name)
+    torch = sys.modules["torch"]
+    torch.use_deterministic_algorithms(True)  # the first call imports for a second
+    torch.use_deterministic_algorithms(False)
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only their number is wanted
+    if threads > 1 or torch.cuda.is_initialized():
+        sys.stderr.write(f"importing torch left {threads} threads or an open GPU: nothing is forked from here\n")
+        return 1
+    Template(line).serve()
+    return 0
+
+
+class Template:
+    """The serving side of the socket."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self._read = line, b""
+        self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Answer until the other side is gone."""
+        self._say(ready=True)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                ready, _, _ = select.select([self._line.fileno(), self._wake], [], [])
+                if self._wake in ready:
+                    os.read(self._wake, 512)
+                    self._reap()
+                if self._line.fileno() in ready and not self._hear():
+                    return
+
+    def _hear(self) -> bool:
+        data = self._line.recv(1 << 16)
+        self._read += data
+        *lines, self._read = self._read.split(b"\n")
+        for line in lines:
+            request: dict[str, Any] = json.loads(line)
+            try:
+                self._say(number=request["number"], pid=forking.fork(Job(**request["job"])))
+            except OSError as error:
+                self._say(number=request["number"], error=str(error))
+        return bool(data)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._say(ended=pid, code=os.waitstatus_to_exitcode(status))
+
+    def _say(self, **document: Any) -> None:
+        self._line.sendall(json.dumps(document).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
