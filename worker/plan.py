@@ -12,7 +12,7 @@ from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
-from worker.host.processes import MARKER
+from worker.marker import MARKER, marker_of
 
 CODE: Final = Path(trainer.__file__).resolve().parent.parent
 """Where this product's packages lie: a checkout, or site-packages."""
@@ -52,11 +52,6 @@ class AttemptPlan:
 def run_paths(settings: Settings, run_id: int) -> RunPaths:
     """Return the paths of one run."""
     return RunPaths(settings.runs_dir / str(run_id))
-
-
-def marker_of(database_id: str, run_id: int, stage: str, attempt: int) -> str:
-    """Return what every process of the attempt carries in its environment."""
-    return f"{database_id}:{run_id}:{stage}:{attempt}"
 
 
 def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, database_id: str) -> AttemptPlan:

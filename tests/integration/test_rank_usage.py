@@ -25,8 +25,8 @@ from trainer.contract.paths import AttemptPaths
 from worker import usage
 from worker.executors.local.gpus import GpuWatch
 from worker.executors.local.ranks_seen import RanksSeen
-from worker.host.processes import MARKER
 from worker.lines import Heard
+from worker.marker import MARKER
 from worker.plan import AttemptPlan
 from worker.usage import UsageLog
 

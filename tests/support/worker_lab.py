@@ -29,6 +29,7 @@ from trainer.contract.paths import AttemptPaths, RunPaths
 from worker import records
 from worker.host import processes
 from worker.host.processes import Identity
+from worker.marker import MARKER
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS_PATH = ROOT / "tests" / "support" / "kinds_path"
@@ -174,7 +175,7 @@ class Lab:
         prefix = f"{self.database_id}:" if run_id is None else f"{self.database_id}:{run_id}:"
         found = []
         for pid in processes.all_pids():
-            if processes.environment_of(pid).get(processes.MARKER, "").startswith(prefix):
+            if processes.environment_of(pid).get(MARKER, "").startswith(prefix):
                 identity = Identity.of(pid)
                 if identity is not None and identity.alive:
                     found.append(identity)

@@ -32,6 +32,11 @@ def room() -> dict[str, str]:
     return {ROOM_VARIABLE: "." * ROOM_BYTES}
 
 
+def room_argument() -> str:
+    """Return a last argument, to be ignored, for a process whose forks are to show their own command line."""
+    return "." * (ROOM_BYTES // 2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What a fork becomes."""

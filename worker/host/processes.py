@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-MARKER: Final = "DDP_AUDIT_MARKER"
-"""In the environment of everything a run starts: `<database id>:<run>:<stage>:<attempt>`."""
+from worker.marker import MARKER
+
 PROC: Final = Path("/proc")
 GONE_STATES: Final = frozenset("ZXx")
 STOPPED_STATES: Final = frozenset("Tt")

@@ -12,7 +12,8 @@ from trainer.contract.crumb import read_crumb
 from worker.executors.base import RankProcess, RankUse
 from worker.executors.local.gpus import GpuUse, GpuWatch
 from worker.host import processes
-from worker.host.processes import MARKER, PROC, STOPPED_STATES, Identity
+from worker.host.processes import PROC, STOPPED_STATES, Identity
+from worker.marker import MARKER
 from worker.plan import AttemptPlan
 
 PY_SPY_SECONDS: Final = 5.0

@@ -24,6 +24,7 @@ WARM_SECONDS: Final = 120.0
 """A template that has not imported torch by then is given up."""
 AGAIN_SECONDS: Final = 300.0
 """After a template that failed."""
+TEMPLATE: Final = "worker.executors.local.template"
 UNKNOWN_CODE: Final = 255
 THREADS: Final = {
     "OMP_NUM_THREADS": "1",
@@ -80,13 +81,18 @@ class Template:
         self._began, self.ready, self.gone = time.monotonic(), False, False
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.executors.local.template", str(theirs.fileno())],
+                [sys.executable, "-m", TEMPLATE, str(theirs.fileno()), forking.room_argument()],
                 env={**environment, **THREADS, **forking.room()},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     def fileno(self) -> int:
         """Return what becomes readable when the template says something."""
@@ -207,6 +213,10 @@ class Starter:
                 stderr=output,
                 start_new_session=True,
             )
+
+    def template_process(self) -> Identity | None:
+        """Return the process that is forked from, None where there is none."""
+        return None if self._template is None else Identity.of(self._template.pid)
 
     def close(self) -> None:
         """End the template; what was started goes on."""
