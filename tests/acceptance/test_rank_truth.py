@@ -202,7 +202,7 @@ def test_odd_lines_are_kept_aside(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "said"), [("missing", "No such file"), ("invalid", "kind"), ("other_kind", "token")]
+    ("result", "said"), [("missing", "no such file"), ("invalid", "kind"), ("other_kind", "token")]
 )
 def test_bad_result_fails_the_run(lab: Lab, result: str, said: str) -> None:
     run_id = lab.submit(launcher="python", result=result)

@@ -205,7 +205,7 @@ def test_too_many_devices_are_refused(tmp_path: Path) -> None:
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["field"] == "device"
         assert "needs 2 GPUs" in answer.json()["detail"]
-        assert "see 1" in answer.json()["detail"]
+        assert "1 GPU is visible" in answer.json()["detail"]
         shared = {"kind": "token-parity", "params": {"device": "cuda", "share_gpu": True}}
         assert service.post("/runs", shared).status_code == 201
         add_worker(service, 2)

@@ -205,7 +205,7 @@ def test_charts_are_asked_for_until_end(service: Service) -> None:
 def test_worker_samples_its_ranks(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     try:
-        run_id = lab.submit(steps=80, step_seconds=0.05, launcher="python")
+        run_id = lab.submit(steps=140, step_seconds=0.05, launcher="python")
         lab.worker("--once")
         assert lab.finished(run_id).state == "succeeded"
         with read_session(lab.engine) as session:

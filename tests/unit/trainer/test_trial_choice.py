@@ -1,8 +1,12 @@
 """How a group of ranks would run, from what is visible; and that a trial really brings it up."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from trainer.contract.environment import RankDevice
+from trainer.contract.environment import EnvironmentReport, RankDevice
 from trainer.trial import choose, run_trial
 
 
@@ -37,17 +41,23 @@ def test_cuda_without_nccl_falls_short() -> None:
     assert choose(2, "auto", share_gpu=False, visible=2, nccl=False).backend == "gloo"
 
 
+def probed(*arguments: str, **environment: str) -> EnvironmentReport:
+    """Return what the probe says; a process of its own, since the trial forks its ranks."""
+    argv = [sys.executable, "-m", "trainer.probe", "--device", "cpu", *arguments]
+    output = subprocess.run(argv, capture_output=True, check=False, env={**os.environ, **environment}, timeout=120)
+    return EnvironmentReport.model_validate_json(output.stdout)
+
+
 def test_trial_brings_up_every_rank() -> None:
-    trial = run_trial(choose(3, "cpu", share_gpu=False))
-    assert trial.ranks == [RankDevice(rank=rank, device="cpu") for rank in range(3)]
-    assert trial.shortfalls == []
+    report = probed("--ranks", "3")
+    assert report.ranks == [RankDevice(rank=rank, device="cpu") for rank in range(3)]
+    assert report.shortfalls == []
 
 
-def test_trial_tells_a_wrong_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
-    trial = run_trial(choose(2, "cpu", share_gpu=False))
-    assert len(trial.shortfalls) == 2
-    assert "no-such-interface" in trial.shortfalls[0]
+def test_trial_tells_a_wrong_interface() -> None:
+    report = probed("--ranks", "2", GLOO_SOCKET_IFNAME="no-such-interface")
+    assert len(report.shortfalls) == 2
+    assert "no-such-interface" in report.shortfalls[0]
 
 
 def test_no_ranks_is_a_shortfall() -> None:
