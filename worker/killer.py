@@ -4,12 +4,12 @@ import json
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from trainer.contract.crumb import read_crumb
-from trainer.contract.files import write_json_atomically
+from trainer.contract.kills import Kill, Whereabouts, load_kills, save_kills
 from trainer.contract.kinds import KillPlan
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.executors.base import Handle
@@ -20,33 +20,6 @@ LATEST_SHARE: Final = 0.95
 HEAD_BYTES: Final = 65_536
 """Of a rank file, where its start and first step are."""
 WAIT_FOR_CRUMBS_SECONDS: Final = 0.05
-
-
-@dataclass(slots=True, kw_only=True)
-class Kill:
-    """One kill, as `kills.json` lists it."""
-
-    attempt: int
-    ranks: list[int]
-    at: float
-    """Unix seconds."""
-    hit: bool
-    """Whether a rank was alive to receive it; only then it counts."""
-    crumbs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """rank -> phase and step it was killed in."""
-
-
-def kills_path(run: RunPaths, stage: str) -> Path:
-    """Return where the kills of a stage are listed."""
-    return run.stage(stage) / "kills.json"
-
-
-def load_kills(path: Path) -> list[Kill]:
-    """Return the kills made so far."""
-    try:
-        return [Kill(**entry) for entry in json.loads(path.read_text())]
-    except FileNotFoundError:
-        return []
 
 
 def draw_moments(plan: KillPlan, duration: float) -> list[float]:
@@ -158,7 +131,7 @@ class Killer:
 
     def __init__(self, run: RunPaths, stage: str, attempt: int, *, ranks: int, plan: KillPlan, course: Course) -> None:
         self._run, self._stage, self._attempt, self._ranks = run, stage, attempt, ranks
-        self._path = kills_path(run, stage)
+        self._path = run.kills(stage)
         self._paths = run.attempt(stage, attempt)
         self._moments, self._course = draw_moments(plan, course.duration), course
         self._due: float | None = None
@@ -220,20 +193,20 @@ class Killer:
         kills = load_kills(self._path)
         kill = Kill(attempt=self._attempt, ranks=sorted(victims), at=time.time(), hit=False)
         # Written before the deed: a worker that dies in between must not mistake the kill for a failure.
-        self._save([*kills, kill])
+        save_kills(self._path, [*kills, kill])
         kill.at = time.time()
         kill.hit = handle.kill_ranks() > 0
         time.sleep(WAIT_FOR_CRUMBS_SECONDS)
         kill.crumbs = self._crumbs()
-        self._save([*kills, kill])
+        save_kills(self._path, [*kills, kill])
         return kill.hit
 
-    def _crumbs(self) -> dict[str, dict[str, Any]]:
+    def _crumbs(self) -> dict[str, Whereabouts]:
         found = {}
         for rank in range(self._ranks):
             crumb = read_crumb(self._paths.breadcrumb(rank))
             if crumb is not None:
-                found[str(rank)] = {"phase": crumb.phase, "step": crumb.step}
+                found[str(rank)] = Whereabouts(phase=crumb.phase, step=crumb.step)
         return found
 
     def confirm(self, signalled: Mapping[int, int | None]) -> None:
@@ -243,7 +216,4 @@ class Killer:
             if kill.attempt == self._attempt and not kill.crumbs:
                 kill.hit = any(signalled.get(rank) == 9 for rank in kill.ranks)
                 kill.crumbs = self._crumbs()
-                self._save(kills)
-
-    def _save(self, kills: list[Kill]) -> None:
-        write_json_atomically(self._path, [asdict(kill) for kill in kills])
+                save_kills(self._path, kills)

@@ -5,11 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from tests.support.worker_lab import open_lab
+from trainer.contract.kills import Kill, Whereabouts, load_kills, save_kills
 from trainer.contract.kinds import KillPlan
 from trainer.contract.paths import RunPaths
-from worker.killer import LATEST_SHARE, Course, Kill, Killer, course_of, draw_moments, kills_path, load_kills
+from worker.killer import LATEST_SHARE, Course, Killer, course_of, draw_moments
 
 COURSE = Course(setting_up=2.0, working=8.0, updates=40)
 PLAN = KillPlan(count=4, seed=47, after_stage="calm")
@@ -28,7 +30,7 @@ def test_killed_stage_goes_on(tmp_path: Path) -> None:
             ("killed", 2, "killed"),
             ("killed", 3, "succeeded"),
         ]
-        kills = json.loads(kills_path(lab.paths(run_id), "killed").read_text())
+        kills = json.loads(lab.paths(run_id).kills("killed").read_text())
         assert [(kill["attempt"], kill["hit"], kill["ranks"]) for kill in kills] == [
             (1, True, [0, 1]),
             (2, True, [0, 1]),
@@ -71,7 +73,7 @@ def test_no_second_kill_in_an_attempt(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     for rank in (0, 1):
         write_events(paths, "killed", 1, rank, ("start", 1.0))
-    kills_path(paths, "killed").write_text(json.dumps([{"attempt": 1, "ranks": [], "at": 2.0, "hit": False}]))
+    paths.kills("killed").write_text(json.dumps([{"attempt": 1, "ranks": [], "at": 2.0, "hit": False}]))
     killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     assert not killer.pending
     assert killer.due() is None
@@ -81,14 +83,25 @@ def test_no_second_kill_in_an_attempt(tmp_path: Path) -> None:
 
 def test_unfinished_kill_is_confirmed_by_signals(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    kills_path(paths, "killed").parent.mkdir(parents=True)
-    kills_path(paths, "killed").write_text(json.dumps([{"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": False}]))
+    paths.kills("killed").parent.mkdir(parents=True)
+    paths.kills("killed").write_text(json.dumps([{"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": False}]))
     killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=COURSE)
     killer.confirm({0: None, 1: None})
     before = killer.killed
     killer.confirm({0: 9, 1: 9})
     assert (before, killer.killed) == (False, True)
-    assert load_kills(kills_path(paths, "killed"))[0] == Kill(attempt=1, ranks=[0, 1], at=2.0, hit=True)
+    assert load_kills(paths.kills("killed"))[0] == Kill(attempt=1, ranks=[0, 1], at=2.0, hit=True)
+
+
+def test_list_comes_back_as_written(tmp_path: Path) -> None:
+    crumbs = {"0": Whereabouts(phase="train", step=3)}
+    kills = [Kill(attempt=1, ranks=[0, 1], at=2.5, hit=True, crumbs=crumbs), Kill(attempt=2, ranks=[], at=3, hit=False)]
+    assert load_kills(tmp_path / "kills.json") == []
+    save_kills(tmp_path / "kills.json", kills)
+    assert load_kills(tmp_path / "kills.json") == kills
+    (tmp_path / "kills.json").write_text('[{"attempt": 1}]')
+    with pytest.raises(ValidationError, match="ranks"):
+        load_kills(tmp_path / "kills.json")
 
 
 def test_later_kill_counts_from_the_checkpoint(tmp_path: Path) -> None:
@@ -96,7 +109,7 @@ def test_later_kill_counts_from_the_checkpoint(tmp_path: Path) -> None:
     first = {"attempt": 1, "ranks": [0, 1], "at": 2.0, "hit": True}
     for rank in (0, 1):
         write_events(paths, "killed", 2, rank, ("start", 50.0), ("phase", 60.0), phase="train", step=10)
-    kills_path(paths, "killed").write_text(json.dumps([first]))
+    paths.kills("killed").write_text(json.dumps([first]))
     killer = Killer(paths, "killed", 2, ranks=2, plan=PLAN, course=COURSE)
     assert COURSE.position(10) == 4.0
     assert killer.due() == pytest.approx(60.0 + max(0.0, draw_moments(PLAN, 10.0)[1] - 4.0))

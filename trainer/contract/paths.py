@@ -100,6 +100,10 @@ class RunPaths:
             raise ValueError(f"stage name {name!r} must match {STAGE_NAME.pattern}")
         return self.root / name
 
+    def kills(self, stage: str) -> Path:
+        """Kills on purpose in one stage; see `trainer.contract.kills`."""
+        return self.stage(stage) / "kills.json"
+
     def attempt(self, stage: str, number: int) -> AttemptPaths:
         """Folder of one attempt, numbered from 1."""
         return AttemptPaths(self.stage(stage) / f"attempt_{number}")

@@ -14,7 +14,7 @@ from trainer.kinds.resume import params as names
 from trainer.kinds.resume.evaluate import TokenScores, evaluate
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
-from trainer.kinds.resume.kills import read_kills
+from trainer.kinds.resume.kills import read_recoveries
 from trainer.kinds.resume.panels import curves, panels
 from trainer.tokens.corpus import build_corpus
 
@@ -50,7 +50,7 @@ def _evidence(context: StageContext) -> dict[str, Evidence]:
 
 def _judgement(context: StageContext, evidence: Mapping[str, Evidence]) -> Judgement:
     reference, resumed, control = names.trajectories(context.params)
-    kills = read_kills(context.paths) if context.params.kills else None
+    kills = read_recoveries(context.paths) if context.params.kills else None
     return judge(
         evidence[reference],
         evidence[resumed],

@@ -9,7 +9,7 @@ from trainer.contract.result import Check, Relation
 from trainer.kinds.resume.diagnosis import OPTIMIZER, PER_RANK_RNG, PLAN_POSITION, Cause, diagnose
 from trainer.kinds.resume.differences import Comparison, Difference, compare, largest
 from trainer.kinds.resume.evidence import Evidence
-from trainer.kinds.resume.kills import Kill
+from trainer.kinds.resume.kills import Recovery
 from trainer.kinds.resume.params import OPTIMIZER_FAULT, RNG_FAULT, SAMPLER_FAULT, TWIN_TITLES
 
 EXPECTED_CAUSE = {RNG_FAULT: PER_RANK_RNG, SAMPLER_FAULT: PLAN_POSITION, OPTIMIZER_FAULT: OPTIMIZER}
@@ -31,7 +31,7 @@ class Judgement:
     """Why each twin ended elsewhere, empty cause when it did not."""
     checkpoints: Mapping[str, Sequence[CheckpointInfo]]
     """By trajectory."""
-    kills: Sequence[Kill] | None
+    kills: Sequence[Recovery] | None
     """None when the run plans no kills."""
     kills_planned: int
 
@@ -48,7 +48,7 @@ def judge(
     twins: Mapping[str, Evidence],
     *,
     checkpoints: Mapping[str, Sequence[CheckpointInfo]],
-    kills: Sequence[Kill] | None,
+    kills: Sequence[Recovery] | None,
     kills_planned: int,
 ) -> Judgement:
     """Compare every trajectory with the uninterrupted one."""

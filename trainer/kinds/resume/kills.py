@@ -1,18 +1,18 @@
 """What the kills from outside did, put together from what the worker, the ranks and the next attempt wrote down."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.kills import Kill, load_kills
 from trainer.contract.paths import RunPaths
 from trainer.kinds.resume.params import KILLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """One SIGKILL that hit live ranks, and where the training went on."""
+class Recovery:
+    """One kill that hit live ranks, and where the training went on."""
 
     attempt: int
     """The attempt it ended."""
@@ -38,24 +38,22 @@ class Kill:
         }
 
 
-def read_kills(paths: RunPaths) -> list[Kill]:
-    """Return the kills that counted, in order; none when nobody killed (the file is then missing)."""
-    file = paths.stage(KILLED) / "kills.json"
-    if not file.exists():
-        return []
-    return [_kill(paths, entry) for entry in json.loads(file.read_text()) if entry["hit"]]
+def read_recoveries(paths: RunPaths) -> list[Recovery]:
+    """Return what followed each kill that counted, in order; nothing when nobody killed.
+
+    Raises pydantic.ValidationError for a list of kills that is not one.
+    """
+    return [_recovery(paths, kill) for kill in load_kills(paths.kills(KILLED)) if kill.hit]
 
 
-def _kill(paths: RunPaths, entry: Mapping[str, Any]) -> Kill:
-    crumbs = {int(rank): crumb for rank, crumb in entry["crumbs"].items() if crumb is not None}
-    phases = [str(crumbs[rank]["phase"]) for rank in sorted(crumbs)]
-    attempt = int(entry["attempt"])
-    next_step = _first_step(paths.attempt(KILLED, attempt + 1).events(0))
+def _recovery(paths: RunPaths, kill: Kill) -> Recovery:
+    crumbs = [kill.crumbs[rank] for rank in sorted(kill.crumbs, key=int)]
+    phases = [crumb.phase for crumb in crumbs]
+    next_step = _first_step(paths.attempt(KILLED, kill.attempt + 1).events(0))
     # A breadcrumb begins at 0: a rank killed before it had loaded its checkpoint had done the checkpoint's updates.
-    done = [int(crumb["step"]) for crumb in crumbs.values()]
-    return Kill(
-        attempt=attempt,
-        step=max([*done, next_step or 0]),
+    return Recovery(
+        attempt=kill.attempt,
+        step=max([*(crumb.step for crumb in crumbs), next_step or 0]),
         phase=phases[0] if len(set(phases)) == 1 else " / ".join(phases),
         checkpoint_step=next_step,
     )

@@ -11,7 +11,7 @@ from trainer.kinds.resume.differences import Comparison, Difference
 from trainer.kinds.resume.evaluate import TokenScores
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement
-from trainer.kinds.resume.kills import Kill
+from trainer.kinds.resume.kills import Recovery
 
 CHANCE_LOSS, CHANCE_ACCURACY = math.log(4), 0.25
 """Of guessing among four symbols."""
@@ -116,7 +116,7 @@ def checkpoint_table(judgement: Judgement) -> TablePanel:
     )
 
 
-def kill_table(kills: Sequence[Kill]) -> TablePanel:
+def kill_table(kills: Sequence[Recovery]) -> TablePanel:
     """Return every kill that hit: where the ranks were and where the training went on."""
     return TablePanel(
         title="Kills",

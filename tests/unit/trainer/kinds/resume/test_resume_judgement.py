@@ -15,7 +15,7 @@ from trainer.kinds.resume.diagnosis import diagnose
 from trainer.kinds.resume.differences import compare, difference, first_other_loss
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
-from trainer.kinds.resume.kills import Kill
+from trainer.kinds.resume.kills import Recovery
 from trainer.kinds.resume.params import OPTIMIZER_FAULT, RNG_FAULT, SAMPLER_FAULT
 
 STARTS = {RNG_FAULT: "rng", SAMPLER_FAULT: "sampler", OPTIMIZER_FAULT: "optimizer"}
@@ -170,7 +170,7 @@ def test_damaged_checkpoint_fails() -> None:
 
 
 def test_too_few_kills_stay_open() -> None:
-    kills = [Kill(attempt=1, step=7, phase="backward", checkpoint_step=5)]
+    kills = [Recovery(attempt=1, step=7, phase="backward", checkpoint_step=5)]
     assert failed(checks(judged(kills=kills, kills_planned=1))) == []
     found = checks(judged(kills=kills, kills_planned=2))
     assert failed(found) == ["kills_survived"]
