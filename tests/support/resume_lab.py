@@ -28,11 +28,11 @@ from trainer.common.distributed import Group, process_group
 from trainer.contract.files import write_json_atomically
 from trainer.contract.manifest import MANIFEST, file_digest, read_manifest
 from trainer.kinds.cifar.train.setup import wrap
-from trainer.kinds.resume.evaluate import evaluate
 from trainer.kinds.resume.params import ResumeParams
 from trainer.kinds.resume.train import FREE
 from trainer.kinds.resume.trajectory import Trajectory, plan_shape, seed_rank
 from trainer.tokens.corpus import build_corpus
+from trainer.tokens.evaluate import evaluate
 from trainer.tokens.plan import data_lock
 
 
@@ -104,7 +104,7 @@ def _evaluated(lab: Lab) -> None:
 
     def aside(trajectory: Trajectory) -> None:
         if trajectory.step == lab.params.stop_step:
-            evaluate(trajectory.state.module.state_dict(), corpus, lab.params.seed)
+            evaluate(lab.group, trajectory.state.module, corpus.test)
 
     def drawing(trajectory: Trajectory) -> None:
         with torch.no_grad():

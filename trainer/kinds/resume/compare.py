@@ -4,19 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.context import StageContext
-from trainer.common.distributed import process_group
+from trainer.common.distributed import Group, process_group
 from trainer.common.machine import cpu_model
 from trainer.common.process import versions
 from trainer.contract.manifest import CheckpointInfo, list_checkpoints
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, verdict_of
 from trainer.kinds.resume import params as names
-from trainer.kinds.resume.evaluate import TokenScores, evaluate
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
 from trainer.kinds.resume.kills import read_recoveries
 from trainer.kinds.resume.panels import curves, panels
+from trainer.kinds.resume.params import ResumeParams
 from trainer.tokens.corpus import build_corpus
+from trainer.tokens.evaluate import Evaluation, evaluate
+from trainer.tokens.model import build_model
 
 LIMITS = [
     "Other models, real data, other optimizers, mixed precision and several nodes are not shown.",
@@ -30,15 +32,20 @@ LIMITS = [
 
 def run(context: StageContext) -> None:
     """Read the final checkpoint of every trajectory, judge, evaluate, write the result."""
-    with process_group(context, expected_world_size=1):
+    with process_group(context, expected_world_size=1) as group:
         context.telemetry.phase("compare", 0)
         evidence = _evidence(context)
         judgement = _judgement(context, evidence)
         context.telemetry.phase("evaluate", 0)
-        params = context.params
-        corpus = build_corpus(params.seed, params.world_size)
-        scores = evaluate(judgement.reference.parameters, corpus, params.seed)
+        scores = _evaluation(group, context.params, judgement.reference)
         _result(context, judgement, evidence, scores).save(context.paths.result)
+
+
+def _evaluation(group: Group, params: ResumeParams, reference: Evidence) -> Evaluation:
+    """Return the scores of the final model on the test sequences, dropout off."""
+    model = build_model(params.seed)
+    model.load_state_dict(reference.parameters)
+    return evaluate(group, model, build_corpus(params.seed, params.world_size).test)
 
 
 def _evidence(context: StageContext) -> dict[str, Evidence]:
@@ -69,7 +76,7 @@ def _checkpoints(context: StageContext) -> dict[str, list[CheckpointInfo]]:
 
 
 def _result(
-    context: StageContext, judgement: Judgement, evidence: Mapping[str, Evidence], scores: TokenScores
+    context: StageContext, judgement: Judgement, evidence: Mapping[str, Evidence], scores: Evaluation
 ) -> Result:
     found = checks(judgement)
     lines = dict(curves(evidence, context.params.stop_step, joined=not context.params.kills))
@@ -85,7 +92,7 @@ def _result(
     )
 
 
-def _summary(context: StageContext, judgement: Judgement, scores: TokenScores) -> dict[str, Any]:
+def _summary(context: StageContext, judgement: Judgement, scores: Evaluation) -> dict[str, Any]:
     cause = judgement.cause
     return {
         "max_abs_difference": judgement.max_abs_difference,
@@ -94,7 +101,7 @@ def _summary(context: StageContext, judgement: Judgement, scores: TokenScores) -
         "kills": [kill.summary() for kill in judgement.kills or []],
         "diagnosis": None if cause is None else {"cause": cause.name, "text": cause.text},
         "test_loss_per_token": scores.loss_per_token,
-        "token_accuracy": scores.accuracy,
+        "token_accuracy": scores.token_accuracy,
         "test_tokens": scores.tokens,
     }
 

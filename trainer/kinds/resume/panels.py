@@ -8,16 +8,16 @@ from torch import Tensor
 
 from trainer.contract.result import Line, Panel, SeriesPanel, TablePanel
 from trainer.kinds.resume.differences import Comparison, Difference
-from trainer.kinds.resume.evaluate import TokenScores
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement
 from trainer.kinds.resume.kills import Recovery
+from trainer.tokens.evaluate import Evaluation
 
 CHANCE_LOSS, CHANCE_ACCURACY = math.log(4), 0.25
 """Of guessing among four symbols."""
 
 
-def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: TokenScores) -> list[Panel]:
+def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: Evaluation) -> list[Panel]:
     """Return every panel; `losses` are the curves by the name they are shown under."""
     shown: list[Panel] = [
         loss_curves(losses),
@@ -133,14 +133,14 @@ def _or_dash(value: Any) -> Any:
     return "-" if value is None else value
 
 
-def evaluation_table(scores: TokenScores) -> TablePanel:
+def evaluation_table(scores: Evaluation) -> TablePanel:
     """Return the scores on the test sequences beside those of guessing."""
     return TablePanel(
         title="Evaluation on the test sequences",
         note="Accuracy is of tokens, not of sequences, and no claim of quality.",
         columns=["", "loss per token", "token accuracy", "tokens"],
         rows=[
-            ["final model", scores.loss_per_token, scores.accuracy, scores.tokens],
+            ["final model", scores.loss_per_token, scores.token_accuracy, scores.tokens],
             ["guessing", CHANCE_LOSS, CHANCE_ACCURACY, scores.tokens],
         ],
     )

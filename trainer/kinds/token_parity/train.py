@@ -14,10 +14,10 @@ from trainer.common.distributed import Group, process_group
 from trainer.common.window import RULES, accumulate
 from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.kinds.token_parity.distributed import wrap
-from trainer.kinds.token_parity.evaluate import evaluate
 from trainer.kinds.token_parity.handover import Handover, write_document
 from trainer.tokens.batches import loss_sum, make_batch
 from trainer.tokens.corpus import build_corpus
+from trainer.tokens.evaluate import evaluate
 from trainer.tokens.model import build_model
 from trainer.tokens.plan import WindowSampler, data_lock
 

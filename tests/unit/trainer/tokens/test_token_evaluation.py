@@ -9,8 +9,8 @@ from trainer.common.distributed import Group
 from trainer.common.telemetry import Telemetry
 from trainer.contract.normalisation import EmptyWindowError
 from trainer.contract.paths import AttemptPaths
-from trainer.kinds.token_parity.evaluate import _local_sums, evaluate
 from trainer.tokens.corpus import build_corpus
+from trainer.tokens.evaluate import _local_sums, evaluate
 from trainer.tokens.model import build_model
 
 SEQUENCES = build_corpus(47, 2).validation[:40]
@@ -33,7 +33,7 @@ def test_tokens_are_all_counted_once(group: Group) -> None:
 def test_shares_of_ranks_add_up(group: Group, ranks: int) -> None:
     model = build_model(47).eval()
     whole = evaluate(group, model, SEQUENCES)
-    parts = [_local_sums(group, model, SEQUENCES[rank::ranks]) for rank in range(ranks)]
+    parts = [_local_sums(model, SEQUENCES[rank::ranks]) for rank in range(ranks)]
     assert sum(part[2] for part in parts) == whole.tokens
     assert sum(part[1] for part in parts) / whole.tokens == whole.token_accuracy
     assert sum(part[0] for part in parts) / whole.tokens == pytest.approx(whole.loss_per_token, rel=1e-6)
@@ -58,3 +58,12 @@ def test_evaluation_leaves_training_alone(group: Group) -> None:
 def test_nothing_to_evaluate_is_an_error(group: Group) -> None:
     with pytest.raises(EmptyWindowError, match="0 sequences with 0 tokens"):
         evaluate(group, build_model(47), [])
+
+
+def test_padding_and_batches_change_nothing(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(47)
+    whole = evaluate(group, model, SEQUENCES)
+    monkeypatch.setattr("trainer.tokens.evaluate.BATCH", 1)
+    alone = evaluate(group, model, SEQUENCES)
+    assert (alone.tokens, alone.token_accuracy) == (whole.tokens, whole.token_accuracy)
+    assert alone.loss_per_token == pytest.approx(whole.loss_per_token, rel=1e-6)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from trainer.contract.normalisation import EmptyWindowError
 from trainer.tokens.batches import IGNORED, make_batch
 from trainer.tokens.corpus import Sequence4
 
-BATCH = 32
+BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,14 @@ class Evaluation:
 
 
 def evaluate(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> Evaluation:
-    """Evaluate `model` (not its DDP wrapper) on `sequences`. Collective; training mode is put back afterwards.
+    """Evaluate `model` (not its DDP wrapper) where it lies. Collective; training mode is put back afterwards.
 
     Draws nothing and writes no buffer, so training goes on as if it had not happened. Raises EmptyWindowError.
     """
     training = model.training
     model.eval()
     try:
-        loss, right, tokens = _local_sums(group, model, sequences[group.rank :: group.world_size])
+        loss, right, tokens = _local_sums(model, sequences[group.rank :: group.world_size])
     finally:
         model.train(training)
     total = group.sum_floats([loss], "evaluation loss")[0]
@@ -48,15 +48,18 @@ def evaluate(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> 
     return Evaluation(loss_per_token=total / all_tokens, token_accuracy=all_right / all_tokens, tokens=all_tokens)
 
 
-def _local_sums(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> tuple[float, int, int]:
+def _local_sums(model: nn.Module, sequences: Sequence[Sequence4]) -> tuple[float, int, int]:
+    """Return the loss in nats, the tokens predicted right, and the tokens of these sequences."""
+    device = next(model.parameters()).device
     loss, right, tokens = 0.0, 0, 0
     for start in range(0, len(sequences), BATCH):
-        batch = make_batch(sequences[start : start + BATCH], group.device)
+        batch = make_batch(sequences[start : start + BATCH], device)
         with torch.no_grad():
             logits = model(batch.inputs).flatten(0, 1)
         targets = batch.targets.flatten()
-        losses = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
-        loss += float(losses.double().sum().item())
+        loss += float(
+            nn.functional.cross_entropy(logits.double(), targets, ignore_index=IGNORED, reduction="sum").item()
+        )
         right += int((logits.argmax(1) == targets).sum().item())
         tokens += batch.tokens
     return loss, right, tokens
