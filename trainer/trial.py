@@ -1,7 +1,6 @@
 """Brings up a small group of ranks for a moment, to see whether a real one would come up."""
 
 import multiprocessing
-import os
 import time
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from trainer.common.distributed import choose_interface, gpu_identity
 from trainer.common.failures import shared_gpu_text
 from trainer.contract.environment import RankDevice
 from trainer.contract.placement import Ask, Offer, Place, place
@@ -51,7 +51,6 @@ def run_trial(trial: Trial) -> Trial:
         return replace(trial, shortfalls=[f"{trial.ranks_asked} ranks were asked for; at least 1 is needed"])
     if trial.shortfalls:
         return trial
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     found = _collect(trial, store.port)
     shortfalls = [f"rank {rank.rank}: {rank.error}" for rank in found if rank.error is not None]
@@ -93,6 +92,7 @@ def _member(trial: Trial, rank: int, port: int, connection: Connection) -> None:
     device = None
     try:
         torch.set_num_threads(1)
+        choose_interface(one_node=True)
         device, name = _device(trial, rank)
         store = TCPStore("127.0.0.1", port, is_master=False)
         dist.init_process_group(
@@ -116,5 +116,4 @@ def _device(trial: Trial, rank: int) -> tuple[torch.device, str]:
         return torch.device("cpu"), "cpu"
     device = torch.device("cuda", trial.gpus[rank % len(trial.gpus)])
     torch.cuda.set_device(device)
-    properties = torch.cuda.get_device_properties(device)
-    return device, f"{device} {properties.name} {getattr(properties, 'uuid', '')}".strip()
+    return device, gpu_identity(device)

@@ -1,16 +1,16 @@
-"""The process group of a stage: device, determinism, `start` event, collectives that leave a breadcrumb, clean end."""
+"""The process group of a stage: device, determinism, `start` event, rendezvous, clean end."""
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trainer.common.collectives import Collectives
 from trainer.common.context import StageContext
 from trainer.common.failures import (
     DeviceMapError,
@@ -29,58 +29,13 @@ TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """This rank's place among the others. With `world_size` 1 there is no process group and collectives are local."""
+class Group(Collectives):
+    """This rank's place among the others, and what it computes on."""
 
-    rank: int
-    world_size: int
+    telemetry: Telemetry
     device: torch.device
     backend: str
     """`nccl`, `gloo`, or `none` for a single process."""
-    telemetry: Telemetry
-    process_group: dist.ProcessGroup | None = None
-    """None: the default group of all ranks. For a subgroup, `rank` and `world_size` are those within it."""
-
-    def sum_integers(self, values: Sequence[int], what: str = "sum of counts") -> list[int]:
-        """Return the sums over ranks of `values` (int64). Every rank passes equally many."""
-        return [int(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.int64), "SUM", what)]
-
-    def max_integers(self, values: Sequence[int], what: str = "maximum of flags") -> list[int]:
-        """Return the largest over ranks of each of `values` (int64)."""
-        return [int(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.int64), "MAX", what)]
-
-    def sum_floats(self, values: Sequence[float], what: str = "sum of losses") -> list[float]:
-        """Return the sums over ranks of `values` in float64."""
-        return [float(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.float64), "SUM", what)]
-
-    def gather_objects(self, value: Any, what: str = "gather") -> list[Any]:
-        """Return every rank's `value`, in rank order, on every rank."""
-        if self.world_size == 1:
-            return [value]
-        gathered: list[Any] = [None] * self.world_size
-        with self.telemetry.collective(what):
-            dist.all_gather_object(gathered, value, group=self.process_group)
-        return gathered
-
-    def broadcast_object(self, value: Any, source: int = 0, what: str = "broadcast") -> Any:
-        """Return rank `source`'s `value` on every rank."""
-        if self.world_size == 1:
-            return value
-        holder = [value]
-        with self.telemetry.collective(what):
-            dist.broadcast_object_list(holder, src=source, group=self.process_group)
-        return holder[0]
-
-    def barrier(self, what: str = "barrier") -> None:
-        """Wait until every rank is here."""
-        self.sum_integers([1], what)
-
-    def _reduced(self, tensor: torch.Tensor, operation: str, what: str) -> list[Any]:
-        if self.world_size > 1:
-            with self.telemetry.collective(what):
-                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), group=self.process_group)
-        values: list[Any] = tensor.tolist()
-        return values
 
 
 @contextmanager
@@ -159,7 +114,7 @@ def _check_devices(context: StageContext) -> None:
 
 
 def _initialise(group: Group) -> None:
-    _choose_interface(group)
+    choose_interface(one_node=os.environ.get("LOCAL_WORLD_SIZE") == str(group.world_size))
     # With NCCL the small integer collectives stay on gloo: they work before the first NCCL communicator exists, so
     # a wrong rank-to-device map can be told before NCCL is touched, and they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if group.backend == "nccl" else group.backend
@@ -171,7 +126,11 @@ def _initialise(group: Group) -> None:
         raise GroupInitError(group_init_text(group.backend, group.world_size, error)) from error
 
 
-def _choose_interface(group: Group) -> None:
+def choose_interface(*, one_node: bool) -> None:
+    """Let gloo talk over the loopback interface when all ranks are on one machine and nothing else was asked for.
+
+    Raises GroupInitError for an interface this machine does not have.
+    """
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     known = [interface for _, interface in socket.if_nameindex()]
     if name is not None and name not in known:
@@ -179,17 +138,21 @@ def _choose_interface(group: Group) -> None:
             f"GLOO_SOCKET_IFNAME={name!r} is no interface of this machine ({', '.join(known)}): "
             "gloo takes exactly one interface name, no list and no exclusion"
         )
-    one_node = os.environ.get("LOCAL_WORLD_SIZE") == str(group.world_size)
     if name is None and one_node and "lo" in known:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def gpu_identity(device: torch.device) -> str:
+    """Return a GPU's index, name and serial number: two ranks with the same number use the same GPU."""
+    properties = torch.cuda.get_device_properties(device)
+    return f"{device} {properties.name} {getattr(properties, 'uuid', '')}".strip()
 
 
 def _refuse_shared_gpus(group: Group, *, share_gpu: bool) -> None:
     if group.device.type != "cuda" or share_gpu:
         return
-    properties = torch.cuda.get_device_properties(group.device)
-    identity = f"{socket.gethostname()} {group.device} {properties.name} {getattr(properties, 'uuid', '')}"
-    seen = (socket.gethostname(), str(getattr(properties, "uuid", group.device)), identity)
+    serial = str(getattr(torch.cuda.get_device_properties(group.device), "uuid", group.device))
+    seen = (socket.gethostname(), serial, f"{socket.gethostname()} {gpu_identity(group.device)}")
     places = group.gather_objects(seen, "rank-to-device map")
     if len({place[:2] for place in places}) < len(places):
         raise DeviceMapError(shared_gpu_text({rank: place[2] for rank, place in enumerate(places)}))

@@ -82,7 +82,7 @@ class CheckpointStore:
             raise ValueError(f"keep is {keep}; at least the newest checkpoint must stay")
         self.root, self.identity, self.keep = root, identity, keep
         self._telemetry, self._run_root = telemetry, run_root or root.parent
-        self._ranks = Ranks(telemetry)
+        self._ranks = Ranks.of_default_group(telemetry)
         self._remover = ThreadPoolExecutor(max_workers=1)
         self._removal: Future[None] | None = None
 
