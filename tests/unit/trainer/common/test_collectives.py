@@ -30,7 +30,8 @@ def answers(rank: int) -> dict[str, Any]:
         "broadcast": everyone.broadcast_object(rank, source=2),
     }
     if rank in PART:
-        part = Collectives(rank=PART.index(rank), world_size=2, process_group=pair)
+        group = pair if isinstance(pair, dist.ProcessGroup) else None
+        part = Collectives(rank=PART.index(rank), world_size=2, process_group=group)
         found |= {
             "part gathered": part.gather_objects(rank),
             "part broadcast": [part.broadcast_object(rank, source=source) for source in range(2)],
