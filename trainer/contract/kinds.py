@@ -6,21 +6,26 @@ that lives in a distribution of its own names its `KindSpec` as an entry point o
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 import trainer.kinds
 from trainer.contract.params import CommonParams, FieldProblem, ParamsRefused, PreflightContext
+from trainer.contract.reasons import REASONS
 from trainer.contract.wording import fault
 
 DEFAULT_PRESET = "quick"
 ENTRY_POINTS = "ddp_audit.kinds"
+BUILT_IN: Final = "trainer.kinds"
+KIND_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
+ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +56,51 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """Data that runs of a kind can read."""
+
+    name: str
+    """As `ddp-audit acquire` takes it. A name that ends in `:NAME` stands for every name with that beginning."""
+    title: str
+    """What it is, in a few words."""
+    fetched: bool = False
+    """Whether acquiring it brings files to this machine; else they are generated or put in place by hand."""
+
+    def covers(self, name: str) -> bool:
+        """Return whether `name` means this source."""
+        family = self.name.removesuffix("NAME")
+        return name.startswith(family) if family.endswith(":") else name == self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquisition:
+    """The data sources of a kind, and what fetches them."""
+
+    module: str
+    """Run as `python -m MODULE --datasets-dir D NAME [--json]`. It prints what happened, with `--json` as one document
+    `{ok, name, text, …}`. Exit code 0: the data is there; 1: it could not be fetched; 2: unknown name."""
+    sources: tuple[DataSource, ...]
+    parameter: str = "data"
+    """The parameter that names the source of a run; empty when every run reads all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier:
+    """How the picture classifier that a run trains is found and built."""
+
+    network: str
+    """`package.module:function`, called as `function(header)` with a `trainer.common.model_file.ModelHeader`; returns
+    the `torch.nn.Module` that the weights must fit. It maps (B, 3, 32, 32) to logits (B, classes)."""
+    model_file: Callable[[Mapping[str, Any]], str]
+    """Parameters of a run -> its model file, relative to `artifacts/`. A kind that trains several models names the one
+    that answers. The file is written by `trainer.common.model_file.save_model`."""
+    label: Callable[[Mapping[str, Any]], str] = lambda _params: ""
+    """Parameters of a run -> a few words that tell its model from others in a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindSpec:
-    """What the rest of the product knows about a kind."""
+    """What the rest of the product knows about a kind. Raises ValueError for a specification that cannot work."""
 
     name: str
     title: str
@@ -67,20 +115,104 @@ class KindSpec:
     """Parameters -> stages in the order they run. Pure."""
     preflight: Callable[[Any, PreflightContext], list[FieldProblem]] = lambda _params, _context: []
     """Refusals that need a look at the machine (data sources); schema errors never reach it."""
+    headline_checks: tuple[str, ...] = ()
+    """Checks that say most about a run that passed; pages show these first. Empty: the first ones with numbers."""
+    trend_check: str = ""
+    """The check whose trend is shown first. Empty: the first headline check."""
+    verifier: str = ""
+    """Module that repeats the audit from the stored files, run as `python -m MODULE --run-dir D`. It prints one JSON
+    document `{ok, rows, problems, pass_line}`. Empty: the result, its verdict and all files are checked."""
+    acquisition: Acquisition | None = None
+    """None: runs need no data from elsewhere."""
+    classifier: Classifier | None = None
+    """None: no run of this kind trains a picture classifier."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Exception class name -> reason of failure, one of `trainer.contract.reasons.REASONS`."""
+    quick_start: str = ""
+    """What the preset `quick` shows and how long it takes, for somebody who has no run yet: the first page offers it
+    with one button. Empty: not offered there."""
+    exercise: str = ""
+    """The preset that measures the worked example of the page `/explain`. Empty: none does."""
+
+    def __post_init__(self) -> None:
+        problem = next(_spec_problems(self), None)
+        if problem is not None:
+            raise ValueError(f"kind {self.name!r}: {problem}")
+
+    @property
+    def first_trend(self) -> str:
+        """The check whose trend is shown first, empty when the kind names none."""
+        return self.trend_check or next(iter(self.headline_checks), "")
+
+
+def _spec_problems(spec: KindSpec) -> Iterator[str]:
+    if not KIND_NAME.fullmatch(spec.name):
+        yield f"the name must match {KIND_NAME.pattern}"
+    if DEFAULT_PRESET not in spec.presets:
+        yield f"presets must contain {DEFAULT_PRESET}; they are {', '.join(spec.presets) or 'none'}"
+    if spec.exercise and spec.exercise not in spec.presets:
+        yield f"exercise {spec.exercise!r} is not among the presets: {', '.join(spec.presets)}"
+    unknown = sorted(set(spec.reasons.values()) - REASONS)
+    if unknown:
+        yield f"reasons may be {', '.join(sorted(REASONS))}, not {', '.join(map(repr, unknown))}"
+    if spec.classifier is not None and not ENTRY.fullmatch(spec.classifier.network):
+        yield f"classifier.network must be package.module:function, not {spec.classifier.network!r}"
+    source = "" if spec.acquisition is None else spec.acquisition.parameter
+    if source and source not in spec.params.model_fields:
+        yield f"acquisition.parameter {source!r} is not a parameter: {', '.join(spec.params.model_fields)}"
 
 
 @cache
 def kinds() -> Mapping[str, KindSpec]:
-    """Return every kind by name, in order of name."""
-    found = {}
+    """Return every kind by name, in order of name.
+
+    Raises TypeError for an entry point that is not a KindSpec, ValueError for a name that is taken.
+    """
+    found: dict[str, KindSpec] = {}
     for module in pkgutil.iter_modules(trainer.kinds.__path__):
         if module.ispkg:
-            spec: KindSpec = importlib.import_module(f"trainer.kinds.{module.name}.params").KIND
-            found[spec.name] = spec
+            _add(found, importlib.import_module(f"{BUILT_IN}.{module.name}.params").KIND, module.name)
     for point in entry_points(group=ENTRY_POINTS):
-        spec = point.load()
-        found[spec.name] = spec
+        _add(found, point.load(), f"entry point {point.value}")
     return dict(sorted(found.items()))
+
+
+def _add(found: dict[str, KindSpec], spec: object, origin: str) -> None:
+    if not isinstance(spec, KindSpec):
+        raise TypeError(f"{origin}: a kind is a KindSpec, not a {type(spec).__name__}")
+    if spec.name in found:
+        raise ValueError(f"{origin}: the kind {spec.name!r} exists already")
+    found[spec.name] = spec
+
+
+def ordered() -> list[KindSpec]:
+    """Return every kind in the order of precedence: those that come with the product first, each group by name."""
+    return sorted(kinds().values(), key=lambda spec: not spec.params.__module__.startswith(f"{BUILT_IN}."))
+
+
+def default_kind() -> KindSpec:
+    """Return the kind that pages show before one is chosen: the first with a quick start, else the first."""
+    return next(iter(quick_starts()), ordered()[0])
+
+
+def quick_starts() -> list[KindSpec]:
+    """Return the kinds that are offered to somebody who has no run yet."""
+    return [spec for spec in ordered() if spec.quick_start]
+
+
+def exercise_kind() -> KindSpec | None:
+    """Return the kind that measures the worked example of the page `/explain`."""
+    return next((spec for spec in ordered() if spec.exercise), None)
+
+
+def classifiers() -> Mapping[str, Classifier]:
+    """Return the classifier of every kind that has one, by the kind's name, in the order of precedence."""
+    return {spec.name: spec.classifier for spec in ordered() if spec.classifier is not None}
+
+
+def data_sources() -> list[tuple[Acquisition, DataSource]]:
+    """Return every data source with what fetches it, in the order of precedence of the kinds."""
+    return [(spec.acquisition, source) for spec in ordered() if spec.acquisition for source in spec.acquisition.sources]
 
 
 def resolve_params(kind: KindSpec, preset: str | None, given: Mapping[str, Any]) -> CommonParams:

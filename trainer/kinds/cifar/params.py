@@ -1,11 +1,12 @@
 """Parameters, presets and stages of the kind `cifar`."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from trainer.contract.kinds import KindSpec, StagePlan
+from trainer.contract.kinds import Acquisition, Classifier, DataSource, KindSpec, StagePlan
 from trainer.contract.params import CommonParams
 from trainer.kinds.cifar.data.preflight import preflight
 from trainer.kinds.cifar.data.sources import SOURCE_PATTERN, parse_source
@@ -139,6 +140,12 @@ def _stages(params: CifarParams) -> list[StagePlan]:
     ]
 
 
+def _model_file(params: Mapping[str, Any]) -> str:
+    """Return the model that answers: that of the recommended mode, where a run trains both."""
+    mode = params.get("mode", "both")
+    return f"{'no_sync' if mode == 'both' else mode}/model.pt"
+
+
 KIND = KindSpec(
     name="cifar",
     title="Gradient synchronisations of an image classifier",
@@ -165,4 +172,19 @@ KIND = KindSpec(
     },
     stages=_stages,
     preflight=preflight,
+    headline_checks=("gradient_syncs", "sync_ratio"),
+    verifier="trainer.kinds.cifar.audit.verify",
+    acquisition=Acquisition(
+        module="trainer.kinds.cifar.data.acquire",
+        sources=(
+            DataSource(name="synthetic", title="generated images"),
+            DataSource(name="cifar10", title="CIFAR-10", fetched=True),
+            DataSource(name="folder:NAME", title="pictures in the data sets directory"),
+        ),
+    ),
+    classifier=Classifier(
+        network="trainer.kinds.cifar.train.model:from_header",
+        model_file=_model_file,
+        label=lambda params: f"{params.get('mode')}, {params.get('data')}",
+    ),
 )

@@ -139,4 +139,5 @@ KIND = KindSpec(
         "kill": "40 updates, a checkpoint every 5, killed four times at random moments",
     },
     stages=_stages,
+    headline_checks=("parameters", "losses"),
 )

@@ -107,4 +107,10 @@ KIND = KindSpec(
         "exercise": "Predict first: a small window whose sums and counts go into both formulas",
     },
     stages=_stages,
+    headline_checks=("gradient_parity",),
+    quick_start=(
+        "The quick audit trains a small model on two ranks with unequal token counts and says whether its gradients "
+        "equal the single-process ones. It takes less than a minute on two CPU cores."
+    ),
+    exercise="exercise",
 )
