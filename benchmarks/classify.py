@@ -94,7 +94,7 @@ def prepare(folder: str) -> None:
     with write_session(create_database_engine(settings)) as session:
         session.add(run)
         session.flush()
-        path = model_path(settings.runs_dir, int(run.id or 0), run.params)
+        path = model_path(settings.runs_dir, int(run.id or 0), run.kind, run.params)
     torch.manual_seed(47)
     save_model(path, CifarNet(len(CLASSES)), classes=CLASSES, seed=47)
 

@@ -1,5 +1,6 @@
-"""Which model answers: of one run, or of the newest passing run of kind `cifar`."""
+"""Which model answers: of one run, or of the newest passing run whose kind trains a classifier."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,9 @@ from sqlalchemy.pool import PoolProxiedConnection
 from app.inference.errors import ModelRefused
 from app.runs.models import Run
 from app.runs.states import State
+from trainer.contract.kinds import classifiers
 from trainer.contract.paths import RunPaths
 
-KIND: Final = "cifar"
-ANSWERING_MODE: Final = {"both": "no_sync"}
-"""Mode whose model answers, where a run trains several."""
 LOOKED_AT: Final = 20
 """Newest passing runs whose model file is looked for."""
 MAX_RUN_ID: Final = 2**63 - 1
@@ -23,15 +22,15 @@ MAX_RUN_ID: Final = 2**63 - 1
 _run: Any = Run
 # Built once: putting a query together costs as much as running it.
 NEWEST_PASSING: Final = (
-    select(_run.id, _run.params)
-    .where(_run.kind == KIND, _run.state == State.SUCCEEDED, _run.verdict == "pass", _run.deleting.is_(False))
+    select(_run.id, _run.kind, _run.params)
+    .where(_run.kind.in_(bindparam("kinds", expanding=True)))
+    .where(_run.state == State.SUCCEEDED, _run.verdict == "pass", _run.deleting.is_(False))
     .order_by(_run.id.desc())
     .limit(LOOKED_AT)
 )
 BY_ID: Final = select(_run.kind, _run.state, _run.params).where(
     _run.id == bindparam("run_id"), _run.deleting.is_(False)
 )
-HOW_TO_TRAIN: Final = "train one with `ddp-audit run cifar`, or launch the kind cifar on the page /launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,7 @@ class ChosenModel:
     """A model file and the run it belongs to."""
 
     run_id: int
+    kind: str
     path: Path
 
 
@@ -92,13 +92,14 @@ class Chooser:
 
 
 def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:
-    """Return the model of the newest succeeded cifar run with verdict pass. Raises ModelRefused (404) without one."""
+    """Return the model of the newest succeeded run with verdict pass. Raises ModelRefused (404) without one."""
     with engine.connect() as connection:
-        for run_id, params in connection.execute(NEWEST_PASSING):
-            path = model_path(runs_dir, run_id, params)
+        for run_id, kind, params in connection.execute(NEWEST_PASSING, {"kinds": list(classifiers())}):
+            path = model_path(runs_dir, run_id, kind, params)
             if path.is_file():
-                return ChosenModel(run_id=run_id, path=path)
-    raise _refused("no_model", f"no cifar run has passed yet, so there is no model to answer with; {HOW_TO_TRAIN}")
+                return ChosenModel(run_id=run_id, kind=kind, path=path)
+    none = f"no {training_kinds()} run has passed yet"
+    raise _refused("no_model", f"{none}, so there is no model to answer with; {how_to_train()}")
 
 
 def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
@@ -114,23 +115,33 @@ def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     if row is None:
         raise _refused("run_not_found", f"there is no run {run_id}")
     kind, state, params = row
-    if kind != KIND:
-        text = f"run {run_id} is of kind {kind}, which trains no image classifier; {HOW_TO_TRAIN}"
+    if kind not in classifiers():
+        text = f"run {run_id} is of kind {kind}, which trains no image classifier; {how_to_train()}"
         raise _refused("run_has_no_model", text)
-    path = model_path(runs_dir, run_id, params)
+    path = model_path(runs_dir, run_id, kind, params)
     if state != State.SUCCEEDED:
-        text = f"run {run_id} is {state}; only a succeeded run answers. Wait for it, or {HOW_TO_TRAIN}"
+        text = f"run {run_id} is {state}; only a succeeded run answers. Wait for it, or {how_to_train()}"
         raise _refused("run_has_no_model", text)
     if not path.is_file():
-        text = f"run {run_id} has no model any more ({path.relative_to(runs_dir)} is missing); {HOW_TO_TRAIN}"
+        text = f"run {run_id} has no model any more ({path.relative_to(runs_dir)} is missing); {how_to_train()}"
         raise _refused("run_has_no_model", text)
-    return ChosenModel(run_id=run_id, path=path)
+    return ChosenModel(run_id=run_id, kind=kind, path=path)
 
 
-def model_path(runs_dir: Path, run_id: int, params: dict[str, Any]) -> Path:
-    """Return where a cifar run with these parameters keeps the model that answers."""
-    mode = str(params.get("mode", "both"))
-    return RunPaths(runs_dir / str(run_id)).artifacts / ANSWERING_MODE.get(mode, mode) / "model.pt"
+def model_path(runs_dir: Path, run_id: int, kind: str, params: Mapping[str, Any]) -> Path:
+    """Return where a run of a kind with a classifier keeps the model that answers."""
+    return RunPaths(runs_dir / str(run_id)).artifacts / classifiers()[kind].model_file(params)
+
+
+def training_kinds() -> str:
+    """Return the kinds whose runs train a classifier, as a text names them."""
+    return " or ".join(classifiers())
+
+
+def how_to_train() -> str:
+    """Return what to do where there is no model."""
+    commands = " or ".join(f"`ddp-audit run {kind}`" for kind in classifiers())
+    return f"train one with {commands}, or launch the kind {training_kinds()} on the page /launch"
 
 
 def _refused(code: str, detail: str, status: int = 404) -> ModelRefused:

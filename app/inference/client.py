@@ -3,8 +3,9 @@
 Interface for routes, pages and commands:
 
 - `Classifier(max_pixels=..., max_bytes=...)`: one per application, in `app.state.classifier`; nothing starts yet.
-- `await classifier.classify(data, model_path)` -> `Prediction`; raises a `Refused` of `app.inference.errors`, whose
-  `status`, `code`, `detail` and `retry_after` are the HTTP answer. Safe to call concurrently; the child batches.
+- `await classifier.classify(data, model_path, kinds)` -> `Prediction`, by the network of one of `kinds`; raises a
+  `Refused` of `app.inference.errors`, whose `status`, `code`, `detail` and `retry_after` are the HTTP answer. Safe to
+  call concurrently; the child batches.
 - `prediction.document(run_id)` -> the JSON of REST, page and command: class, confidence, probabilities (by class name,
   in the model's order), run_id, model_sha256, seconds, and `frame` for a file with several frames.
 - `await classifier.close()` in the application's shutdown.
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,8 +84,11 @@ class Classifier:
         """Process id of the child, None while there is none."""
         return None if self._child is None or self._child.ended else self._child.process.pid
 
-    async def classify(self, data: bytes, model: Path) -> Prediction:
-        """Return the answer of the model file `model` for one uploaded picture; raises Refused."""
+    async def classify(self, data: bytes, model: Path, kinds: Sequence[str]) -> Prediction:
+        """Return the answer of the model file `model` for one uploaded picture; raises Refused.
+
+        `kinds` names the kinds whose network the file may hold.
+        """
         started = time.perf_counter()
         check_bytes(len(data), self._max_bytes)
         if self._waiting and (
@@ -95,7 +100,8 @@ class Classifier:
         self._waiting += 1
         self._waiting_bytes += len(data)
         try:
-            answer = await self._ask_twice({"model": str(model), "max_pixels": self._max_pixels}, data)
+            request = {"model": str(model), "kinds": list(kinds), "max_pixels": self._max_pixels}
+            answer = await self._ask_twice(request, data)
         finally:
             self._waiting -= 1
             self._waiting_bytes -= len(data)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app.inference.client import Classifier, Prediction
 from app.inference.errors import ImageRefused, check_bytes
+from trainer.contract.kinds import classifiers
 
 
 def classify_files(model: Path, images: Sequence[Path], *, max_pixels: int, max_bytes: int) -> list[Prediction]:
@@ -28,7 +29,7 @@ async def _classify(model: Path, images: Sequence[Path], max_pixels: int, max_by
 
 async def _classify_one(classifier: Classifier, model: Path, image: Path, max_bytes: int) -> Prediction:
     try:
-        return await classifier.classify(_read(image, max_bytes), model)
+        return await classifier.classify(_read(image, max_bytes), model, list(classifiers()))
     except ImageRefused as refusal:
         refusal.detail = f"{image}: {refusal.detail}"
         raise

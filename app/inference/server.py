@@ -4,6 +4,7 @@ The only part of the web application that imports torch. One thread reads, decod
 a second one decodes large pictures, so that they hold nobody up.
 """
 
+import importlib
 import os
 import queue
 import socket
@@ -13,28 +14,21 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from select import select
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import nn
 
 from app.inference import wire
 from app.inference.errors import ModelRefused, Refused, Unavailable
 from app.inference.images import Picture, decode, open_picture, read_picture
-from trainer.common.model_file import ImageModel, ModelFileRefused, load_model
-from trainer.kinds.cifar.train.model import CifarNet
+from trainer.common.answering import BATCHES, Answerer
+from trainer.common.model_file import ModelFileRefused, ModelHeader, load_model
+from trainer.contract.kinds import classifiers
 
-BATCHES: Final = (8, 4, 2, 1)
-"""Sizes a batch may have: few, because the convolution library prepares itself for every new one."""
-MKLDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-PREPACKING: Final = MKLDNN and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-SHAPE: Final = ((1, 1), (1, 1), (1, 1), 1)
-"""Padding, stride, dilation and groups of every convolution of the network."""
-SAME_LOGITS: Final = 1e-9
-"""What float64 rounding may change in a batch; one other bit in a convolution changes a hundred times more."""
 MAX_BATCH: Final = BATCHES[0]
 """Pictures answered before the queue is looked at again."""
 MODELS_KEPT: Final = 4
@@ -44,104 +38,6 @@ MAX_LARGE_WAITING: Final = 8
 """Large pictures take up to a second each; more of them would wait longer than a person does."""
 
 
-class Convolution(nn.Module):
-    """A 3x3 convolution that takes the same path through the library for one picture as for many.
-
-    torch sends a single small picture through another implementation than a batch, with other last bits. Where torch
-    offers it, the weights are laid out for the library once instead of at every call: same bits, a sixth less time.
-    """
-
-    def __init__(self, layer: nn.Conv2d) -> None:
-        super().__init__()
-        self.layer = layer
-        self._packed: Tensor | None = None
-        if PREPACKING:
-            with torch.inference_mode():
-                self._packed = torch.ops.mkldnn._reorder_convolution_weight(layer.weight, *SHAPE, None)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return what `layer` returns for (B, C, H, W)."""
-        layer = self.layer
-        if self._packed is not None:
-            result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-                images, self._packed, layer.bias, *SHAPE, "none", [], ""
-            )
-        elif MKLDNN:
-            result = torch.mkldnn_convolution(images, layer.weight, layer.bias, *SHAPE)
-        else:
-            result = layer(images)
-        return result
-
-
-class Answerer:
-    """One model, prepared to answer: BatchNorm folded into the convolutions, channels last, FP32, evaluation mode.
-
-    Pooling and the linear layer run in float64: there the order of a sum, which depends on the size of the batch, no
-    longer shows.
-    """
-
-    def __init__(self, model: ImageModel) -> None:
-        network = model.network
-        if not isinstance(network, CifarNet):
-            raise TypeError(f"a {type(network).__name__} cannot be prepared")
-        self.classes, self.sha256 = list(model.classes), model.sha256
-        self._blocks = nn.Sequential(*(_folded(block) for block in network.blocks)).to(
-            memory_format=torch.channels_last
-        )
-        self._blocks.eval()
-        self._head = network.head.double()
-        # (pixel / 255 - mean) / deviation as one multiplication and one addition per channel
-        deviations = torch.tensor(model.channel_deviations, dtype=torch.float64)
-        means = torch.tensor(model.channel_means, dtype=torch.float64)
-        self._scale = (1 / (255 * deviations)).float()
-        self._shift = (-means / deviations).float()
-        self._size = model.input_size
-        self.batches = self._exact_batches()
-
-    def probabilities(self, pictures: list[bytes]) -> list[list[float]]:
-        """Return the class probabilities of each picture (32 x 32 x 3 bytes), each summing to 1."""
-        rows: list[list[float]] = []
-        while len(rows) < len(pictures):
-            left = len(pictures) - len(rows)
-            size = next(size for size in self.batches if size <= left)
-            rows += self.logits(pictures[len(rows) : len(rows) + size]).softmax(1).tolist()
-        return rows
-
-    def logits(self, pictures: list[bytes]) -> Tensor:
-        """Return the logits (B, classes), float64, of one batch."""
-        with torch.inference_mode():
-            flat = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
-            pixels = flat.view(len(pictures), self._size, self._size, 3)
-            images = (pixels * self._scale + self._shift).permute(0, 3, 1, 2)  # already channels last in memory
-            features = self._blocks(images.contiguous(memory_format=torch.channels_last))
-            logits: Tensor = self._head(features.double().mean((2, 3)))
-            return logits
-
-    def _exact_batches(self) -> tuple[int, ...]:
-        """Return the batch sizes that give, on this machine, the numbers of one picture alone."""
-        largest, generator = BATCHES[0], torch.Generator().manual_seed(0)
-        noise = torch.randint(0, 256, (largest, self._size**2 * 3), dtype=torch.uint8, generator=generator)
-        pictures = [row.numpy().tobytes() for row in noise]
-        alone = torch.cat([self.logits([picture]) for picture in pictures])
-        return tuple(
-            size
-            for size in BATCHES
-            if size == 1 or bool((self.logits(pictures[:size]) - alone[:size]).abs().max() <= SAME_LOGITS)
-        )
-
-
-def _folded(block: nn.Module) -> nn.Sequential:
-    """Return a block (convolution, BatchNorm, ReLU, …) with every BatchNorm folded into the convolution before it."""
-    layers: list[nn.Module] = []
-    for layer in block.children():
-        if isinstance(layer, nn.BatchNorm2d):
-            convolution = cast("nn.Conv2d", layers.pop())
-            layers.append(Convolution(fuse_conv_bn_eval(convolution, layer)))
-        else:
-            layers.append(layer)
-    return nn.Sequential(*layers)
-
-
 class Models:
     """Models by file, the ones used last kept in memory; a file that changed is read again."""
 
@@ -149,20 +45,24 @@ class Models:
         self._kept = kept
         self._models: OrderedDict[tuple[Any, ...], Answerer] = OrderedDict()
 
-    def get(self, path: Path) -> Answerer:
-        """Return the model in `path`. Raises ModelRefused: 404 when there is none, 409 when it cannot answer."""
+    def get(self, path: Path, kinds: tuple[str, ...]) -> Answerer:
+        """Return the model in `path`, whose network is that of one of `kinds`.
+
+        Raises ModelRefused: 404 when there is none, 409 when it cannot answer.
+        """
         try:
             status = path.stat()
-            key = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
+            key = (str(path), kinds, status.st_ino, status.st_mtime_ns, status.st_size)
             if key not in self._models:
-                self._models[key] = Answerer(load_model(path, CifarNet))
+                self._models[key] = answerer(path, kinds)
         except ModelFileRefused as error:
             raise ModelRefused(status=409, code="model_refused", detail=f"the model cannot answer: {error}") from None
         except OSError as error:
             raise ModelRefused(
                 status=404,
                 code="model_missing",
-                detail=f"the model file {path.name} cannot be read ({error.strerror}); train a cifar run to get one",
+                detail=f"the model file {path.name} cannot be read ({error.strerror}); train a run of kind "
+                f"{' or '.join(kinds)} to get one",
             ) from None
         self._models.move_to_end(key)
         while len(self._models) > self._kept:
@@ -170,12 +70,37 @@ class Models:
         return self._models[key]
 
 
+def answerer(path: Path, kinds: tuple[str, ...]) -> Answerer:
+    """Return the model in `path` with the network of the first of `kinds` that its weights fit.
+
+    Which code builds the network is said by the installed kinds, never by the file. Raises ModelFileRefused, OSError.
+    """
+    refusals: list[ModelFileRefused] = []
+    for kind in kinds:
+        try:
+            return Answerer(load_model(path, partial(build_network, kind)))
+        except ModelFileRefused as refusal:
+            refusals.append(refusal)
+    if len(refusals) == 1:
+        raise refusals[0]
+    texts = "; ".join(f"as a model of {kind}: {text}" for kind, text in zip(kinds, refusals, strict=True))
+    raise ModelFileRefused(texts or "no installed kind trains a classifier")
+
+
+def build_network(kind: str, header: ModelHeader) -> nn.Module:
+    """Return the network of an installed kind. Raises KeyError for a kind without a classifier, and what it raises."""
+    module, function = classifiers()[kind].network.split(":")
+    network: nn.Module = getattr(importlib.import_module(module), function)(header)
+    return network
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One decoded picture that waits for its answer."""
 
     number: int
-    model: str
+    model: tuple[Path, tuple[str, ...]]
+    """The model file, and the kinds whose network it may hold."""
     picture: Picture
 
 
@@ -199,7 +124,7 @@ class Server:
             while len(jobs) < MAX_BATCH and select([self._connection], [], [], 0)[0]:
                 jobs += self._accept(*wire.receive(self._connection))
             for model in dict.fromkeys(job.model for job in jobs):
-                self._answer(Path(model), [job for job in jobs if job.model == model])
+                self._answer(model, [job for job in jobs if job.model == model])
 
     def _large_jobs(self) -> list[Job]:
         jobs: list[Job] = []
@@ -217,7 +142,7 @@ class Server:
             if len(data) <= LARGE_BYTES:
                 image = open_picture(data, request["max_pixels"])
                 if image.width * image.height <= LARGE_PIXELS:
-                    return [Job(request["id"], request["model"], decode(image, request["max_pixels"]))]
+                    return [Job(request["id"], _model(request), decode(image, request["max_pixels"]))]
             if self._large_waiting == MAX_LARGE_WAITING:
                 raise Unavailable(
                     status=503,
@@ -234,16 +159,16 @@ class Server:
     def _read_large(self, request: dict[str, Any], data: bytes) -> None:
         try:
             picture = read_picture(data, request["max_pixels"])
-            self._decoded.put(Job(request["id"], request["model"], picture))
+            self._decoded.put(Job(request["id"], _model(request), picture))
         except Refused as refusal:
             self._decoded.put((request["id"], refusal))
         except BaseException:
             os._exit(1)  # a fault of the program: the web process tells whoever waits, and starts another child
         self._wake.send(b".")
 
-    def _answer(self, path: Path, jobs: list[Job]) -> None:
+    def _answer(self, wanted: tuple[Path, tuple[str, ...]], jobs: list[Job]) -> None:
         try:
-            model = self._models.get(path)
+            model = self._models.get(*wanted)
             rows = model.probabilities([job.picture.pixels for job in jobs])
         except Refused as refusal:
             for job in jobs:
@@ -265,6 +190,10 @@ class Server:
 
     def _send(self, document: dict[str, Any]) -> None:
         self._connection.sendall(wire.pack(document))
+
+
+def _model(request: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
+    return Path(request["model"]), tuple(request["kinds"])
 
 
 def main() -> None:

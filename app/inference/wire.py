@@ -1,6 +1,7 @@
 """Frames between the web process and its classifier child: a JSON document and a block of bytes.
 
-A frame is two little-endian 32-bit lengths, the JSON, the bytes. Requests: {id, model, max_pixels} + the upload.
+A frame is two little-endian 32-bit lengths, the JSON, the bytes. Requests: {id, model, kinds, max_pixels} + the upload;
+`kinds` are the kinds whose network the model file may hold, the first one that fits answers.
 Answers: {id, classes, probabilities, sha256, frame} or {id, refused: {kind, status, code, detail, retry_after}}.
 """
 

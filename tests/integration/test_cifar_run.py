@@ -21,7 +21,7 @@ from trainer.kinds.cifar.audit.verify import verify
 from trainer.kinds.cifar.data.images import normalised
 from trainer.kinds.cifar.data.split import PreparedData
 from trainer.kinds.cifar.facts import ModeFacts
-from trainer.kinds.cifar.train.model import CifarNet
+from trainer.kinds.cifar.train.model import from_header
 
 pytestmark = pytest.mark.torchrun
 
@@ -86,7 +86,7 @@ def test_artifacts_hold_what_they_name(mode: str, run: LocalRun) -> None:
     assert report["baseline_accuracy"] == pytest.approx(max(map(sum, report["confusion_matrix"])) / 61, abs=0.03)
     with Image.open(artifacts.sample) as image:
         assert (image.size, image.mode) == ((32, 32), "RGB")
-    loaded = load_model(artifacts.model, CifarNet)
+    loaded = load_model(artifacts.model, from_header)
     assert (len(loaded.classes), loaded.seed) == (10, 47)
 
 
@@ -101,7 +101,7 @@ def test_trace_opens_in_perfetto(mode: str, run: LocalRun) -> None:
 @pytest.mark.parametrize("mode", ["every", "no_sync"])
 def test_stored_model_reproduces_test_score(mode: str, run: LocalRun, before: RunPaths) -> None:
     images, labels = PreparedData(before).read("test")
-    network = load_model(ModeArtifacts(run.paths, mode).model, CifarNet).network
+    network = load_model(ModeArtifacts(run.paths, mode).model, from_header).network
     with torch.no_grad():
         guesses = network(normalised(torch.from_numpy(np.array(images)))).argmax(dim=1).numpy()
     single = np.zeros((10, 10), dtype=int)
@@ -170,7 +170,7 @@ def test_continued_attempt_repeats_every_bit(newest: int, run: LocalRun, before:
     first, second = (ModeFacts.load(paths, "no_sync") for paths in (run.paths, again.paths))
     assert without_times(first) == without_times(second)
     assert next(event["step"] for event in again.events("train-no-sync", kind="sync", attempt=2)) == newest + 1
-    models = [load_model(ModeArtifacts(paths, "no_sync").model, CifarNet) for paths in (run.paths, again.paths)]
+    models = [load_model(ModeArtifacts(paths, "no_sync").model, from_header) for paths in (run.paths, again.paths)]
     left, right = (model.network.state_dict() for model in models)
     assert all(torch.equal(left[name], right[name]) for name in left)
 

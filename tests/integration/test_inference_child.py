@@ -32,7 +32,7 @@ def classifier(**options: int) -> Classifier:
 
 async def attempt(one: Classifier, model: Path, data: bytes = DATA) -> Prediction | Exception:
     try:
-        return await one.classify(data, model)
+        return await one.classify(data, model, ["cifar"])
     except Exception as error:
         return error
 
@@ -41,7 +41,7 @@ def test_child_lives_from_first_use_to_close(model: Path) -> None:
     async def scenario() -> None:
         one = classifier()
         assert [one.pid] == [None]
-        answers = await asyncio.gather(*(one.classify(DATA, model) for _ in range(20)))
+        answers = await asyncio.gather(*(one.classify(DATA, model, ["cifar"]) for _ in range(20)))
         pid = one.pid
         assert pid is not None
         assert all(answer.probabilities == pytest.approx(answers[0].probabilities, abs=1e-9) for answer in answers)
@@ -55,7 +55,7 @@ def test_child_lives_from_first_use_to_close(model: Path) -> None:
 def test_killed_child_is_replaced(model: Path) -> None:
     async def scenario() -> None:
         one = classifier()
-        before = await one.classify(DATA, model)
+        before = await one.classify(DATA, model, ["cifar"])
         first = one.pid
         assert first is not None
         waiting = [asyncio.create_task(attempt(one, model)) for _ in range(30)]
@@ -64,7 +64,7 @@ def test_killed_child_is_replaced(model: Path) -> None:
         answers = await asyncio.gather(*waiting)
         assert all(isinstance(answer, Prediction) for answer in answers), answers
         assert one.pid not in {None, first}
-        after = await one.classify(DATA, model)
+        after = await one.classify(DATA, model, ["cifar"])
         assert after.probabilities == pytest.approx(before.probabilities, abs=1e-9)
         await one.close()
 
@@ -88,7 +88,7 @@ def test_child_that_cannot_live_is_told(model: Path, monkeypatch: pytest.MonkeyP
 def test_stopped_child_is_no_endless_wait(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         one = classifier()
-        await one.classify(DATA, model)
+        await one.classify(DATA, model, ["cifar"])
         monkeypatch.setattr("app.inference.client.ANSWER_SECONDS", 0.5)
         pid = one.pid
         assert pid is not None
@@ -122,7 +122,7 @@ def test_large_pictures_hold_nobody_up(model: Path) -> None:
 
     async def scenario() -> None:
         one = classifier()
-        await one.classify(DATA, model)
+        await one.classify(DATA, model, ["cifar"])
         order: list[str] = []
 
         async def timed(name: str, data: bytes) -> Prediction | Exception:
@@ -146,7 +146,7 @@ def test_child_ends_with_its_parent(model: Path, tmp_path: Path) -> None:
         "import asyncio, os, signal, sys; from pathlib import Path; from app.inference.client import Classifier\n"
         "async def main():\n"
         "    one = Classifier(max_pixels=10**6, max_bytes=10**6)\n"
-        "    await one.classify(Path(sys.argv[2]).read_bytes(), Path(sys.argv[1]))\n"
+        "    await one.classify(Path(sys.argv[2]).read_bytes(), Path(sys.argv[1]), ['cifar'])\n"
         "    print(one.pid, 'torch' in sys.modules, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"

@@ -22,7 +22,7 @@ from tests.support.inference import CLASSES, add_run, network, served, service
 from tests.support.pictures import HOSTILE, encoded, exif, frames, photo
 from trainer.common.model_file import load_model
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS, pixels
-from trainer.kinds.cifar.train.model import CifarNet
+from trainer.kinds.cifar.train.model import from_header
 
 LIMIT = 512 * 1024
 
@@ -66,8 +66,8 @@ def test_answer_has_all_parts(client: httpx.Client, run_id: int, app: FastAPI) -
     assert abs(sum(found["probabilities"].values()) - 1) < 1e-6
     assert found["confidence"] == found["probabilities"][found["class"]] == max(found["probabilities"].values())
     assert found["run_id"] == run_id
-    path = model_path(app.state.settings.runs_dir, run_id, {"mode": "no_sync"})
-    assert found["model_sha256"] == load_model(path, CifarNet).sha256
+    path = model_path(app.state.settings.runs_dir, run_id, "cifar", {"mode": "no_sync"})
+    assert found["model_sha256"] == load_model(path, from_header).sha256
     assert 0 < found["seconds"] < 60
 
 
@@ -82,7 +82,7 @@ def test_numbers_of_plain_network(client: httpx.Client, run_id: int) -> None:
 
 def test_command_gives_same_numbers(client: httpx.Client, run_id: int, app: FastAPI, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(encoded(photo(), "JPEG"))
-    path = model_path(app.state.settings.runs_dir, run_id, {"mode": "no_sync"})
+    path = model_path(app.state.settings.runs_dir, run_id, "cifar", {"mode": "no_sync"})
     (local,) = classify_files(path, [tmp_path / "a.jpg"], max_pixels=20_000_000, max_bytes=LIMIT)
     served = answer(client, (tmp_path / "a.jpg").read_bytes())
     document = local.document(run_id)
@@ -112,8 +112,8 @@ def test_both_answers_with_no_sync(client: httpx.Client, app: FastAPI, run_id: i
     both = add_run(app, mode="both", modes=("every", "no_sync"), seed=5, verdict="fail")
     found = answer(client, encoded(photo()), f"/runs/{both}/predict")
     root = app.state.settings.runs_dir / str(both) / "artifacts"
-    assert found["model_sha256"] == load_model(root / "no_sync" / "model.pt", CifarNet).sha256
-    assert found["model_sha256"] != load_model(root / "every" / "model.pt", CifarNet).sha256
+    assert found["model_sha256"] == load_model(root / "no_sync" / "model.pt", from_header).sha256
+    assert found["model_sha256"] != load_model(root / "every" / "model.pt", from_header).sha256
     assert answer(client, encoded(photo()))["run_id"] == run_id  # a failed audit never answers for the newest run
 
 
@@ -133,7 +133,7 @@ def test_unusable_runs_are_refused(client: httpx.Client, app: FastAPI, run_id: i
 
 def test_damaged_model_is_refused(client: httpx.Client, app: FastAPI) -> None:
     number = add_run(app, verdict="fail")
-    path = model_path(app.state.settings.runs_dir, number, {"mode": "no_sync"})
+    path = model_path(app.state.settings.runs_dir, number, "cifar", {"mode": "no_sync"})
     path.write_bytes(path.read_bytes()[:-1000])
     response = send(client, encoded(photo()), f"/runs/{number}/predict")
     assert (response.status_code, response.json()["code"]) == (409, "model_refused")

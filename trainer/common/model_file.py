@@ -19,10 +19,23 @@ WRAPPERS: Final = ("module.", "_orig_mod.")
 """Put before every name by DistributedDataParallel and by torch.compile."""
 MAX_MODEL_BYTES: Final = 512 * 1024 * 1024
 NAMES_SHOWN: Final = 5
+MAX_CHOICES: Final = 64
+Architecture = bool | int | float | str
 
 
 class ModelFileRefused(ValueError):
     """The file is no model this product can answer with; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelHeader:
+    """What a model file says of its network, besides the weights."""
+
+    classes: tuple[str, ...]
+    input_size: int
+    """Height and width in pixels."""
+    architecture: Mapping[str, Architecture]
+    """Choices the network was built with, such as a width, as `save_model` was given them; not checked here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +53,21 @@ class ImageModel:
     """Hex digest of the file."""
 
 
-def save_model(path: Path, network: nn.Module, *, classes: Sequence[str], seed: int) -> str:
+def save_model(
+    path: Path,
+    network: nn.Module,
+    *,
+    classes: Sequence[str],
+    seed: int,
+    architecture: Mapping[str, Architecture] | None = None,
+) -> str:
     """Write weights, class names, seed, input size and normalisation atomically; return the file's SHA-256.
 
-    `network` may still be wrapped by DDP or torch.compile. Raises ValueError for class names that repeat, OSError.
+    `network` may still be wrapped by DDP or torch.compile; `architecture` is what has to be known to build it again.
+    Raises ValueError for class names that repeat, for values that are no plain ones, and OSError.
     """
     _refuse_classes(list(classes))
+    _refuse_architecture(dict(architecture or {}))
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     document = {
         "format": FORMAT,
@@ -53,6 +75,7 @@ def save_model(path: Path, network: nn.Module, *, classes: Sequence[str], seed: 
         "classes": list(classes),
         "seed": seed,
         "input_size": INPUT_SIZE,
+        "architecture": dict(architecture or {}),
         "channel_means": list(CHANNEL_MEANS),
         "channel_deviations": list(CHANNEL_DEVIATIONS),
     }
@@ -63,29 +86,44 @@ def save_model(path: Path, network: nn.Module, *, classes: Sequence[str], seed: 
     return hashlib.sha256(data).hexdigest()
 
 
-def load_model(path: Path, build: Callable[[int], nn.Module]) -> ImageModel:
-    """Return the model in `path`; `build(classes)` makes the network its weights must fit name by name.
+def load_model(path: Path, build: Callable[[ModelHeader], nn.Module]) -> ImageModel:
+    """Return the model in `path`; `build(header)` makes the network its weights must fit name by name.
 
-    Raises ModelFileRefused for anything but such a file, FileNotFoundError and other OSErrors.
+    Raises ModelFileRefused for anything but such a file, also when `build` raises; FileNotFoundError, other OSErrors.
     """
     size = path.stat().st_size
     if size > MAX_MODEL_BYTES:
         raise ModelFileRefused(f"{path.name} has {size} bytes; a model file has at most {MAX_MODEL_BYTES}")
     data = path.read_bytes()
     document = _document(path.name, data)
-    classes = _refuse_classes(document["classes"])
-    network = build(len(classes))
+    header = _header(document)
+    network = _built(build, header)
     fit_weights(network, document["weights"])
     network.eval()
     return ImageModel(
         network=network,
-        classes=classes,
+        classes=header.classes,
         seed=document.get("seed"),
-        input_size=_input_size(document.get("input_size", INPUT_SIZE)),
+        input_size=header.input_size,
         channel_means=_channels(document, "channel_means", CHANNEL_MEANS),
         channel_deviations=_channels(document, "channel_deviations", CHANNEL_DEVIATIONS, positive=True),
         sha256=hashlib.sha256(data).hexdigest(),
     )
+
+
+def _header(document: Mapping[str, Any]) -> ModelHeader:
+    return ModelHeader(
+        classes=_refuse_classes(document["classes"]),
+        input_size=_input_size(document.get("input_size", INPUT_SIZE)),
+        architecture=_refuse_architecture(document.get("architecture", {})),
+    )
+
+
+def _built(build: Callable[[ModelHeader], nn.Module], header: ModelHeader) -> nn.Module:
+    try:
+        return build(header)
+    except Exception as error:  # whatever a kind's own code raises, the file is refused and the child lives on
+        raise ModelFileRefused(f"no network can be built from its header: {error}") from error
 
 
 def fit_weights(network: nn.Module, weights: Mapping[str, Any]) -> None:
@@ -128,7 +166,7 @@ def _document(name: str, data: bytes) -> dict[str, Any]:
     if missing:
         raise ModelFileRefused(
             f"{name} lacks {' and '.join(missing)}; it holds {_listed(document)}. "
-            "Use the model.pt of a cifar run, which carries weights, classes and seed"
+            "Use the model.pt of a run, which carries weights, classes and seed"
         )
     weights = document["weights"]
     if not isinstance(weights, Mapping) or not all(isinstance(key, str) for key in weights):
@@ -142,6 +180,15 @@ def _refuse_classes(classes: Any) -> tuple[str, ...]:
     if len(classes) < 2 or len(set(classes)) != len(classes):
         raise ModelFileRefused(f"classes must be at least two different names, not {_listed(classes)}")
     return tuple(classes)
+
+
+def _refuse_architecture(choices: Any) -> dict[str, Architecture]:
+    plain = isinstance(choices, dict) and all(
+        isinstance(name, str) and isinstance(value, Architecture) for name, value in choices.items()
+    )
+    if not plain or len(choices) > MAX_CHOICES:
+        raise ModelFileRefused(f"architecture must be at most {MAX_CHOICES} names with plain values")
+    return dict(choices)
 
 
 def _name_problems(expected: Mapping[str, Tensor], found: Mapping[str, Any]) -> list[str]:

@@ -57,13 +57,13 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.post("/predict", responses=RESPONSES, openapi_extra=UPLOAD, response_class=Response)
 async def predict(request: Request) -> Response:
-    """Classify a picture with the model of the newest passing cifar run."""
+    """Classify a picture with the model of the newest passing run that trained a classifier."""
     return await _respond(request, None)
 
 
 @router.post("/runs/{run_id}/predict", responses=RESPONSES, openapi_extra=UPLOAD, response_class=Response)
 async def predict_with_run(request: Request, run_id: int) -> Response:
-    """Classify a picture with the model of one run; a run of mode `both` answers with its `no_sync` model."""
+    """Classify a picture with the model of one run; where it trained several, its kind names the one that answers."""
     return await _respond(request, run_id)
 
 
@@ -80,7 +80,7 @@ async def classify_upload(request: Request, data: bytes, run_id: int | None) -> 
     """
     try:
         chosen = await request.app.state.chooser.choose(run_id)
-        prediction = await request.app.state.classifier.classify(data, chosen.path)
+        prediction = await request.app.state.classifier.classify(data, chosen.path, [chosen.kind])
     except Refused as refusal:
         raise problem_of_refusal(refusal) from None
     document: dict[str, Any] = prediction.document(chosen.run_id)

@@ -38,7 +38,7 @@ def add(engine: Engine, runs_dir: Path, *, mode: str = "no_sync", model: bool = 
         session.flush()
         number = int(run.id or 0)
     if model:
-        path = model_path(runs_dir, number, {"mode": mode})
+        path = model_path(runs_dir, number, "cifar", {"mode": mode})
         path.parent.mkdir(parents=True)
         path.write_bytes(b"model")
     return number

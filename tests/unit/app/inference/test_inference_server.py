@@ -5,15 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.inference import server
 from app.inference.errors import ModelRefused
 from app.inference.images import read_picture
-from app.inference.server import Answerer, Models
+from app.inference.server import Models
 from tests.support.inference import CLASSES, network
 from tests.support.pictures import encoded, photo
+from trainer.common import answering
+from trainer.common.answering import Answerer
 from trainer.common.model_file import load_model, save_model
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.train.model import CifarNet
+from trainer.kinds.cifar.train.model import from_header
+
+KINDS = ("cifar",)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def answerer(model_path: Path) -> Answerer:
-    return Answerer(load_model(model_path, CifarNet))
+    return Answerer(load_model(model_path, from_header))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def pictures() -> list[bytes]:
 
 def plain_probabilities(model_path: Path, pictures: list[bytes]) -> torch.Tensor:
     """Return what evaluation during training computes: the plain network on normalised pixels, in FP32."""
-    net = load_model(model_path, CifarNet).network
+    net = load_model(model_path, from_header).network
     flat = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
     images = flat.view(-1, 32, 32, 3).permute(0, 3, 1, 2).float().div(255)
     means, deviations = (torch.tensor(values).view(1, 3, 1, 1) for values in (CHANNEL_MEANS, CHANNEL_DEVIATIONS))
@@ -54,7 +57,7 @@ def test_same_numbers_as_plain_network(answerer: Answerer, model_path: Path, pic
 
 def test_training_mode_would_differ(model_path: Path, pictures: list[bytes]) -> None:
     expected = plain_probabilities(model_path, pictures)
-    net = load_model(model_path, CifarNet).network.train()
+    net = load_model(model_path, from_header).network.train()
     flat = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
     with torch.no_grad():
         found = net(flat.view(-1, 32, 32, 3).permute(0, 3, 1, 2).float().div(255)).softmax(1)
@@ -75,13 +78,13 @@ def test_alone_twice_and_in_batch(answerer: Answerer, pictures: list[bytes]) -> 
 
 
 def test_hundred_requests_change_nothing(answerer: Answerer, pictures: list[bytes]) -> None:
-    before = {name: tensor.clone() for name, tensor in answerer._blocks.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in answerer._network.state_dict().items()}
     first = answerer.probabilities(pictures[:1])
     for number in range(100):
         answerer.probabilities([pictures[number % len(pictures)]])
     assert answerer.probabilities(pictures[:1]) == first
-    assert all(torch.equal(tensor, before[name]) for name, tensor in answerer._blocks.state_dict().items())
-    assert not answerer._blocks.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in answerer._network.state_dict().items())
+    assert not answerer._network.training
 
 
 def test_inexact_batches_are_avoided(model_path: Path, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +94,7 @@ def test_inexact_batches_are_avoided(model_path: Path, pictures: list[bytes], mo
         return exact(self, batch) + (1e-8 if len(batch) > 2 else 0)
 
     monkeypatch.setattr(Answerer, "logits", drifting)
-    answerer = Answerer(load_model(model_path, CifarNet))
+    answerer = Answerer(load_model(model_path, from_header))
     assert answerer.batches == (2, 1)
     assert len(answerer.probabilities(pictures)) == len(pictures)
 
@@ -101,8 +104,8 @@ def test_other_paths_same_numbers(
     model_path: Path, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch, switches: tuple[str, ...]
 ) -> None:
     for switch in switches:
-        monkeypatch.setattr(server, switch, False)
-    answerer = Answerer(load_model(model_path, CifarNet))
+        monkeypatch.setattr(answering, switch, False)
+    answerer = Answerer(load_model(model_path, from_header))
     found = torch.tensor(answerer.probabilities(pictures), dtype=torch.float64)
     assert (found - plain_probabilities(model_path, pictures)).abs().max() < 1e-6
 
@@ -115,7 +118,7 @@ def test_prefix_order_same_logits(
     document["weights"] = {prefix + name: tensor for name, tensor in document["weights"].items()}
     document["classes"] = ["module", *document["classes"][1:]]
     torch.save(document, tmp_path / "model.pt")
-    wrapped = Answerer(load_model(tmp_path / "model.pt", CifarNet))
+    wrapped = Answerer(load_model(tmp_path / "model.pt", from_header))
     assert wrapped.classes[0] == "module"
     assert torch.equal(wrapped.logits(pictures[:4]), answerer.logits(pictures[:4]))
 
@@ -123,18 +126,18 @@ def test_prefix_order_same_logits(
 def test_models_are_kept_and_renewed(model_path: Path, tmp_path: Path) -> None:
     models, path = Models(kept=1), tmp_path / "model.pt"
     path.write_bytes(model_path.read_bytes())
-    first = models.get(path)
-    assert models.get(path) is first
+    first = models.get(path, KINDS)
+    assert models.get(path, KINDS) is first
     save_model(path, network(1), classes=CLASSES, seed=48)
-    assert models.get(path).sha256 != first.sha256
-    models.get(model_path)
+    assert models.get(path, KINDS).sha256 != first.sha256
+    models.get(model_path, KINDS)
     assert len(models._models) == 1
 
 
 def test_missing_and_foreign_models(tmp_path: Path) -> None:
-    with pytest.raises(ModelRefused, match="train a cifar run") as missing:
-        Models().get(tmp_path / "model.pt")
+    with pytest.raises(ModelRefused, match="train a run of kind cifar") as missing:
+        Models().get(tmp_path / "model.pt", KINDS)
     torch.save({"weights": {"a": torch.zeros(1)}, "classes": ["x", "y"]}, tmp_path / "other.pt")
     with pytest.raises(ModelRefused, match=r"missing: blocks\.0\.0\.weight") as foreign:
-        Models().get(tmp_path / "other.pt")
+        Models().get(tmp_path / "other.pt", KINDS)
     assert (missing.value.status, foreign.value.status) == (404, 409)

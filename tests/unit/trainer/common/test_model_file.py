@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainer.common.model_file import ModelFileRefused, load_model, save_model, without_wrappers
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
-from trainer.kinds.cifar.train.model import CifarNet
+from trainer.kinds.cifar.train.model import CifarNet, from_header
 
 CLASSES = ("module", "cat", "dog")
 
@@ -37,12 +37,12 @@ def altered(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 def logits(path: Path) -> Tensor:
     torch.manual_seed(11)
     with torch.inference_mode():
-        answer: Tensor = load_model(path, CifarNet).network(torch.randn(2, 3, 32, 32))
+        answer: Tensor = load_model(path, from_header).network(torch.randn(2, 3, 32, 32))
     return answer
 
 
 def test_saved_model_comes_back(model_path: Path, network: CifarNet) -> None:
-    model = load_model(model_path, CifarNet)
+    model = load_model(model_path, from_header)
     assert (model.classes, model.seed, model.input_size) == (CLASSES, 47, 32)
     assert (model.channel_means, model.channel_deviations) == (CHANNEL_MEANS, CHANNEL_DEVIATIONS)
     assert not model.network.training
@@ -54,7 +54,7 @@ def test_digest_is_of_the_file(model_path: Path, network: CifarNet, tmp_path: Pa
 
     digest = save_model(tmp_path / "again.pt", network, classes=CLASSES, seed=47)
     assert digest == hashlib.sha256((tmp_path / "again.pt").read_bytes()).hexdigest()
-    assert load_model(tmp_path / "again.pt", CifarNet).sha256 == digest
+    assert load_model(tmp_path / "again.pt", from_header).sha256 == digest
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_other_contents_are_refused(
 ) -> None:
     altered(model_path, change)
     with pytest.raises(ModelFileRefused) as refusal:
-        load_model(model_path, CifarNet)
+        load_model(model_path, from_header)
     assert [word for word in words if word not in str(refusal.value)] == []
 
 
@@ -114,13 +114,13 @@ def test_other_contents_are_refused(
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.pt").write_bytes(data)
     with pytest.raises(ModelFileRefused, match=r"model\.pt"):
-        load_model(tmp_path / "model.pt", CifarNet)
+        load_model(tmp_path / "model.pt", from_header)
 
 
 def test_pickled_code_never_runs(tmp_path: Path) -> None:
     torch.save({"weights": {}, "classes": Evil(str(tmp_path / "ran"))}, tmp_path / "model.pt")
     with pytest.raises(ModelFileRefused):
-        load_model(tmp_path / "model.pt", CifarNet)
+        load_model(tmp_path / "model.pt", from_header)
     assert not (tmp_path / "ran").exists()
 
 
@@ -135,10 +135,10 @@ class Evil:
 def test_truncated_model_is_refused(model_path: Path) -> None:
     model_path.write_bytes(model_path.read_bytes()[:-128])
     with pytest.raises(ModelFileRefused):
-        load_model(model_path, CifarNet)
+        load_model(model_path, from_header)
 
 
 def test_bare_weights_are_refused(tmp_path: Path, network: CifarNet) -> None:
     torch.save(network.state_dict(), tmp_path / "model.pt")
     with pytest.raises(ModelFileRefused, match="lacks weights and classes"):
-        load_model(tmp_path / "model.pt", CifarNet)
+        load_model(tmp_path / "model.pt", from_header)

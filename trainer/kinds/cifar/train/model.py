@@ -7,49 +7,45 @@ from typing import Final
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from trainer.common.model_file import ModelHeader
+from trainer.common.networks import PooledConvolutions
+
 WIDTHS: Final = (64, 128, 256)
 """Output channels of the three blocks."""
 
 
-class CifarNet(nn.Module):
+class CifarNet(PooledConvolutions):
     """3x3 convolutions 3-64-64, pool, 128-128, pool, 256, each with BatchNorm and ReLU; global average pool; linear.
 
     Input (B, 3, H, W) float, output (B, classes) logits. H and W are 32 in training; any size from 4 on works.
     """
 
     def __init__(self, classes: int = 10, *, activation_checkpointing: bool = False) -> None:
-        super().__init__()
         first, second, third = WIDTHS
-        self.blocks = nn.ModuleList(
-            [
-                nn.Sequential(*_convolution(3, first), *_convolution(first, first), nn.MaxPool2d(2)),
-                nn.Sequential(*_convolution(first, second), *_convolution(second, second), nn.MaxPool2d(2)),
-                nn.Sequential(*_convolution(second, third)),
-            ]
-        )
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(third, classes)
+        blocks = [
+            nn.Sequential(*_convolution(3, first), *_convolution(first, first), nn.MaxPool2d(2)),
+            nn.Sequential(*_convolution(first, second), *_convolution(second, second), nn.MaxPool2d(2)),
+            nn.Sequential(*_convolution(second, third)),
+        ]
+        super().__init__(blocks, nn.Linear(third, classes))
         self.activation_checkpointing = activation_checkpointing
         """Keep only each block's input during training and compute the rest again in backward."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits (B, classes) of `images` (B, 3, H, W)."""
-        features = images
-        for block in self.blocks:
-            features = self._run(block, features)
-        logits: Tensor = self.head(self.pool(features).flatten(1))
-        return logits
-
-    def _run(self, block: nn.Module, features: Tensor) -> Tensor:
+    def run_block(self, block: nn.Module, features: Tensor) -> Tensor:
+        """Return what `block` makes of `features`, with its activations kept or computed again."""
         if not (self.activation_checkpointing and self.training):
-            result: Tensor = block(features)
-            return result
+            return super().run_block(block, features)
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             return nullcontext(), statistics_kept(block)
 
         recomputed: Tensor = checkpoint(block, features, use_reentrant=False, context_fn=contexts)
         return recomputed
+
+
+def from_header(header: ModelHeader) -> CifarNet:
+    """Return the network that a model file with this header holds the weights of."""
+    return CifarNet(len(header.classes))
 
 
 @contextmanager
