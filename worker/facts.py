@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from app.runs.states import Reason
 from trainer.contract.crumb import read_crumb
+from trainer.contract.kinds import kinds
 from trainer.contract.manifest import checkpoint_roots, newest_valid
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.executors.base import Fate
@@ -71,6 +72,8 @@ class Facts:
     fate: Fate = Fate.REPORTED
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Rank -> machine it ran on, as it said itself."""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """What the kind says its own exceptions mean, by class name."""
     stop_reason: Reason | None = None
     cancelled: bool = False
     noted: Mapping[str, Any] = field(default_factory=dict)
@@ -106,8 +109,15 @@ def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: 
         processes_left=int(stop.get("processes_left", 0)),
         oom_kills=int(report.get("oom_kills", 0)),
         checkpoint=newest_checkpoint(run, stage),
+        reasons=kind_reasons(run),
         **known,
     )
+
+
+def kind_reasons(run: RunPaths) -> dict[str, Reason]:
+    """Return the reasons of failure of the run's kind; none when its configuration or the kind is gone."""
+    kind = kinds().get(str(read_json(run.config).get("kind")))
+    return {} if kind is None else {name: Reason(word) for name, word in kind.reasons.items()}
 
 
 def newest_checkpoint(run: RunPaths, stage: str) -> str | None:

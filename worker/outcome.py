@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from app.runs.states import Reason, State
 from trainer.contract.exits import EXIT_PREEMPTED
+from trainer.contract.reasons import COMMON
 from worker import diagnosis
 from worker.culprit import ended_well, first_failed
 from worker.executors.base import Fate
@@ -14,14 +15,8 @@ from worker.facts import Facts, RankEnd
 
 OUT_OF_MEMORY: Final = re.compile(r"OutOfMemoryError|out of memory|can't allocate memory|^MemoryError")
 NO_SPACE: Final = re.compile(r"No space left on device|\[Errno 28\]|database or disk is full")
-BY_ERROR: Final = {
-    "OutOfMemoryError": Reason.OUT_OF_MEMORY,
-    "MemoryError": Reason.OUT_OF_MEMORY,
-    "GroupInitError": Reason.LAUNCH_ERROR,
-    "WorldSizeError": Reason.LAUNCH_ERROR,
-    "DeviceMapError": Reason.NO_DEVICES,
-}
-"""Exceptions that say more than that a rank exited."""
+BY_ERROR: Final = {name: Reason(word) for name, word in COMMON.items()}
+"""Exceptions of every kind that say more than that a rank exited; a kind's own are among the facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +100,9 @@ def reason_of(culprit: RankEnd, facts: Facts) -> Reason:
     """Return the reason a rank's end gives. A bare SIGKILL is no evidence of a lack of memory, a kernel's record is."""
     if culprit.finished:
         return Reason.RANK_EXIT
-    if culprit.error in BY_ERROR:
-        return BY_ERROR[culprit.error]
+    said = facts.reasons.get(culprit.error) or BY_ERROR.get(culprit.error)
+    if said is not None:
+        return said
     if culprit.exit_code not in {None, 0} and OUT_OF_MEMORY.search(culprit.last_line):
         return Reason.OUT_OF_MEMORY
     if culprit.signal == signal.SIGKILL and facts.oom_kills > 0:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from app.runs.states import REASONS, Reason, State, check_move
+from trainer.contract.reasons import COMMON
+from trainer.contract.reasons import REASONS as REASONS_OF_KINDS
 from worker.executors.base import Fate
 from worker.facts import Facts, RankEnd
-from worker.outcome import judge, stage_ended_well
+from worker.outcome import BY_ERROR, judge, stage_ended_well
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
 INIT = "GroupInitError: the gloo group of 2 ranks could not be initialised: Address already in use"
@@ -202,3 +204,18 @@ def test_noted_culprit_of_hang_stays() -> None:
     outcome = judge(facts(rank(0, signal=9), stop_reason=Reason.HANG, noted=noted, processes_ended=1, checkpoint="c"))
     assert outcome.failure == {"rank": 1, "phase": "train", "checkpoint": "c", "node": None}
     assert outcome.diagnosis.startswith("Rank 1 holds up the run. 1 process was ended")
+
+
+def test_kind_says_what_its_exception_means() -> None:
+    ended = facts(rank(0, exit_code=1, error="LicenceExpired", last_line="LicenceExpired: since May"))
+    assert judge(ended).reason is Reason.RANK_EXIT
+    told = judge(replace(ended, reasons={"LicenceExpired": Reason.LAUNCH_ERROR}))
+    assert (told.state, told.reason) == (State.FAILED, Reason.LAUNCH_ERROR)
+    assert "LicenceExpired: since May" in told.diagnosis
+    check_move(State.RUNNING, told.state, told.reason)
+
+
+def test_words_of_the_contract_are_reasons_of_a_failure() -> None:
+    assert set(REASONS_OF_KINDS) <= {str(reason) for reason in REASONS[State.FAILED]}
+    assert set(BY_ERROR) == set(COMMON)
+    assert set(COMMON.values()) <= REASONS_OF_KINDS
