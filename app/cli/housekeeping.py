@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from app.cli.output import AsJson, emit, note, say, table
 from app.cli.storage import told
 from app.formats import size
 from app.settings import CHECKOUT, Settings
+
+if TYPE_CHECKING:
+    from trainer.contract.kinds import Acquisition, DataSource, KindSpec
 
 Document = dict[str, Any]
 NO_RUN: Final = {"max_runs": 0}
@@ -34,26 +37,59 @@ def register(app: typer.Typer) -> None:
 
 
 def acquire(
-    name: Annotated[str, typer.Argument(help="cifar10, folder:NAME, synthetic, or a kind.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="A data source, or a kind to see its sources.", metavar="NAME")],
     as_json: AsJson = False,
 ) -> int:
     """Fetch a data source to this machine, or say that there is nothing to get."""
     from trainer.contract.kinds import kinds
 
-    if name in kinds():
-        text = _kind_text(name, "data" in kinds()[name].params.model_fields)
-        if as_json:
-            emit({"ok": True, "name": name, "text": text})
-        else:
-            say(text)
-        return Exit.OK
-    return _fetch(name, local_settings(), as_json=as_json)
+    if name not in kinds():
+        return _fetch(name, local_settings(), as_json=as_json)
+    text = nothing_to_get(kinds()[name])
+    if as_json:
+        emit({"ok": True, "name": name, "text": text})
+    else:
+        say(text)
+    return Exit.OK
 
 
-def _kind_text(name: str, has_sources: bool) -> str:
-    if has_sources:
-        return f"nothing to get for {name} itself: its preset quick makes its data; `acquire cifar10` gets that of full"
-    return f"nothing to get: {name} makes its data from the seed"
+def nothing_to_get(kind: "KindSpec") -> str:
+    """Return why a kind as such has nothing to get, and which of its data sources have."""
+    if kind.acquisition is None:
+        return f"nothing to get: {kind.name} needs no data from elsewhere"
+    used = {source.name: _presets_using(kind, kind.acquisition, source) for source in kind.acquisition.sources}
+    fetched = [source.name for source in kind.acquisition.sources if source.fetched]
+    generated = [preset for preset in kind.presets if not any(preset in used[name] for name in fetched)]
+    parts = [f"its {_presets(generated)} can start without"] if generated and fetched else []
+    parts += [f"`acquire {name}` gets the data of {_presets(used[name])}" for name in fetched]
+    return f"nothing to get for {kind.name} itself" + "".join(f"; {part}" for part in parts)
+
+
+def _presets_using(kind: "KindSpec", acquisition: "Acquisition", source: "DataSource") -> list[str]:
+    if not acquisition.parameter:
+        return list(kind.presets)
+    usual = kind.params.model_fields[acquisition.parameter].default
+    named = {preset: str(values.get(acquisition.parameter, usual)) for preset, values in kind.presets.items()}
+    return [preset for preset, name in named.items() if source.covers(name)]
+
+
+def _presets(names: list[str]) -> str:
+    if not names:
+        return "no preset"
+    return f"preset {names[0]}" if len(names) == 1 else f"presets {', '.join(names)}"
+
+
+def _acquirer(name: str) -> str:
+    """Return the module that gets a data source. Raises CommandError naming the sources there are."""
+    from trainer.contract.kinds import data_sources, kinds
+
+    known = data_sources()
+    for acquisition, source in known:
+        if source.covers(name):
+            return acquisition.module
+    sources = ", ".join(dict.fromkeys(source.name for _, source in known))
+    text = f"unknown data source {name!r}; use one of {sources}, or a kind: {', '.join(kinds())}"
+    raise CommandError(Exit.USAGE, text)
 
 
 def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
@@ -61,7 +97,7 @@ def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
 
     before = {path.name for path in settings.datasets_dir.glob("*")}
     arguments = ["--datasets-dir", str(settings.datasets_dir), name, *(["--json"] if as_json else [])]
-    argv = [sys.executable, "-m", "trainer.kinds.cifar.data.acquire", *arguments]
+    argv = [sys.executable, "-m", _acquirer(name), *arguments]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:

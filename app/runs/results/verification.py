@@ -1,6 +1,5 @@
 """Repeating the verdict of a run from its stored files, by the kind's own verifier where it brings one."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from app.runs.results.checkpoints import check_checkpoints
 from app.runs.results.reading import read_file
 from app.settings import CHECKOUT, harmless
 from trainer.contract.config import RunConfig
+from trainer.contract.kinds import kinds
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import ImagesPanel, Result, Verdict
 
@@ -55,16 +55,12 @@ def verify_run(run_root: Path) -> dict[str, Any]:
 
 
 def own_verifier(run_root: Path) -> str | None:
-    """Return the module with which the run's kind repeats its own audit (`trainer.kinds.<kind>.verify`), if any."""
+    """Return the module with which the run's kind repeats its own audit; None without one, or without the kind."""
     try:
-        kind = RunConfig.load(RunPaths(run_root).config).kind
+        kind = kinds().get(RunConfig.load(RunPaths(run_root).config).kind)
     except (OSError, ValueError):
         return None
-    module = f"trainer.kinds.{kind.replace('-', '_')}.verify"
-    try:
-        return module if importlib.util.find_spec(module) else None
-    except ImportError:
-        return None
+    return (kind.verifier or None) if kind is not None else None
 
 
 def verify_files(run_root: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ TAGS: Final[list[Mapping[str, Any]]] = [
     {"name": "exports", "description": "A run or a whole list as CSV, JSON or Parquet."},
     {"name": "catalogue", "description": "What can be run, and runs side by side."},
     {"name": "sharing", "description": "JUnit, badge, trends, a page to send, the webhook."},
-    {"name": "classification", "description": "Pictures classified by the model of a cifar run."},
+    {"name": "classification", "description": "Pictures classified by the model of a run."},
     {"name": "keeping", "description": "What takes space, and what may go."},
     {"name": "audit", "description": "Who did what."},
     {"name": "health", "description": "Whether the service can do its work."},

@@ -1,6 +1,6 @@
 """`/classify`: a picture in, bars for all classes out; the same answer as the API's."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -11,17 +11,21 @@ from app.web.api.predict import classify_upload
 from app.web.http.problems import Problem
 from app.web.http.uploads import read_upload
 from app.web.views import rendering
+from trainer.contract.kinds import classifiers
 
 router = APIRouter(include_in_schema=False)
+MOST_RUNS: Final = 30
 
 
 def _context(request: Request, run: int | None) -> dict[str, Any]:
+    known = classifiers()
     with read_session(request.app.state.engine) as session:
-        runs = list_runs(session, RunFilters(kind=("cifar",), state=("succeeded",)), limit=30).items
+        runs = list_runs(session, RunFilters(kind=tuple(known), state=("succeeded",)), limit=MOST_RUNS).items
     settings = request.app.state.settings
     return {
         "nav": "classify",
-        "runs": runs,
+        "runs": [{**run, "label": known[run["kind"]].label(run["params"])} for run in runs],
+        "training_kinds": list(known),
         "chosen": run,
         "most_bytes": settings.max_upload_bytes,
         "most_pixels": settings.max_image_pixels,

@@ -6,10 +6,12 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from app.runs.errors import NotFound
 from app.runs.requests import RunRequest
 from app.web.pages.run import see, service
 from app.web.views import rendering
 from app.web.views.arithmetic import both_means
+from trainer.contract.kinds import exercise_kind
 from trainer.contract.normalisation import Cell, EmptyWindowError
 
 router = APIRouter(include_in_schema=False)
@@ -81,5 +83,8 @@ def show(request: Request) -> Response:
 @router.post("/explain/run", name="explain_run")
 def start(request: Request) -> Response:
     """Start the run that measures the same thing with a real two-rank job."""
-    wanted = RunRequest(kind="token-parity", preset="exercise")
+    kind = exercise_kind()
+    if kind is None:
+        raise NotFound("no_exercise", "no installed kind measures the worked example")
+    wanted = RunRequest(kind=kind.name, preset=kind.exercise)
     return see(request, "run_page", run_id=service(request).submit(wanted, actor=rendering.actor(request)))

@@ -17,17 +17,17 @@ from app.runs.tags import tags_from_text, text_from_tags
 from app.web.forms.fields import form_fields, plain, typed
 from app.web.pages.run import see, service
 from app.web.views import rendering
+from trainer.contract.kinds import default_kind
 from trainer.contract.wording import fault
 
 router = APIRouter(include_in_schema=False)
-FIRST_KIND: Final = "token-parity"
 PARAM: Final = "param."
 """Prefix of parameter fields, so that a parameter called `name` or `tags` cannot collide."""
 
 
 def _kind(name: str) -> dict[str, Any]:
     documents = {document["name"]: document for document in kind_documents()}
-    return documents.get(name) or documents.get(FIRST_KIND) or next(iter(documents.values()))
+    return documents.get(name) or documents[default_kind().name]
 
 
 def _context(
@@ -53,7 +53,7 @@ def _context(
 @router.get("/launch", name="launch_page")
 def show(
     request: Request,
-    kind: Annotated[str, Query(max_length=64)] = FIRST_KIND,
+    kind: Annotated[str, Query(max_length=64)] = "",
     preset: Annotated[str, Query(max_length=64)] = "quick",
     like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import parse_qs, urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 
@@ -16,7 +16,7 @@ from app.runs.tags import tags_from_text, text_from_tags
 from app.web.api.filters import query_of
 from app.web.pages.run import see, service
 from app.web.views import rendering
-from trainer.contract.kinds import kinds
+from trainer.contract.kinds import DEFAULT_PRESET, default_kind, kinds, quick_starts
 from trainer.contract.result import Verdict
 
 router = APIRouter(include_in_schema=False)
@@ -140,6 +140,7 @@ def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
         "tag_text": text_from_tags(query.tags()),
         "narrowed": narrowed,
         "first_time": not page.items and not narrowed,
+        "quick_starts": quick_starts(),
         "below": rendering.path(request, "runs_page"),
         "tag_urls": {tag: query.with_tag(tag) for tag in {tag for run in page.items for tag in run["tags"]}},
         "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
@@ -195,10 +196,10 @@ def rows(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
 
 
 @router.post("/quick", name="quick_audit")
-def quick(request: Request) -> Response:
+def quick(request: Request, kind: Annotated[str, Form(max_length=64)] = "") -> Response:
     """Start the quick audit with one click."""
     from app.runs.requests import RunRequest
 
-    request_ = RunRequest(kind="token-parity", preset="quick", name="")
-    run_id = service(request).submit(request_, actor=rendering.actor(request))
+    wanted = RunRequest(kind=kind or default_kind().name, preset=DEFAULT_PRESET)
+    run_id = service(request).submit(wanted, actor=rendering.actor(request))
     return see(request, "run_page", run_id=run_id)

@@ -15,7 +15,7 @@ from app.storage.orphans import listed, orphan_list, remove_orphans
 from app.storage.overview import storage
 from app.storage.retention import Policy, apply, plan
 from app.web.views import rendering
-from trainer.contract.kinds import kinds
+from trainer.contract.kinds import data_sources, kinds
 
 router = APIRouter(include_in_schema=False)
 PAGE_SIZE: Final = 20
@@ -160,6 +160,7 @@ def _page(request: Request, query: StorageQuery, problem: str = "") -> Response:
         older=f"?{query.address(page + 1)}#runs" if page < pages else "",
         query=query,
         kinds=list(kinds()),
+        fetched=[source for _, source in data_sources() if source.fetched],
         plan=found,
         errors=errors,
         problem=problem,

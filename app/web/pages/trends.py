@@ -12,18 +12,16 @@ from app.runs.results.bounds import DISTANCES, relation_of
 from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
 from app.web.charts.trend import reading, trend_chart
 from app.web.views import rendering
-from trainer.contract.kinds import kinds
+from trainer.contract.kinds import default_kind, kinds
 
 router = APIRouter(include_in_schema=False)
-FIRST: Final = {"token-parity": "gradient_parity", "cifar": "gradient_syncs", "resume": "parameters"}
-"""The check shown first, where the alphabet would choose a lesser one."""
 COUNTS: Final = (50, 200, MOST_POINTS)
 
 
 class TrendQuery(BaseModel):
     """What to draw, as the address carries it."""
 
-    kind: str = Field("token-parity", max_length=64)
+    kind: str = Field(default_factory=lambda: default_kind().name, max_length=64)
     check: str = Field("", max_length=128)
     preset: str = Field("", max_length=64)
     last: int = Field(COUNTS[0], ge=1, le=MOST_POINTS)
@@ -38,7 +36,7 @@ def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
     with read_session(engine) as session:
         known = trend_checks(session, query.kind, preset=query.preset)
         names = [item["check"] for item in known]
-        usual = FIRST.get(query.kind, "")
+        usual = spec.first_trend
         # A check of the kind shown before is no mistake of the reader, who has just chosen another kind.
         chosen = query.check if query.check in names else usual if usual in names else next(iter(names), "")
         found = trend(session, query.kind, chosen, query.last, preset=query.preset) if chosen else None

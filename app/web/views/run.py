@@ -13,12 +13,11 @@ from app.web.pages.previews import offered
 from app.web.runlog.lines import LogFilter, log_files
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
+from trainer.contract.kinds import kinds
 from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
 HEADLINE_CHECKS: Final = 3
 MOST_OUTPUTS: Final = 24
-TELLING: Final = ("gradient_parity", "sync_ratio", "gradient_syncs", "parameters", "losses")
-"""Checks that say most about a run that passed; a kind without any of these shows its first ones."""
 
 
 def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         "result": result,
         "result_problem": told(run["id"], reading),
         "panels": panel_views(result["panels"]) if result else [],
-        "headline": headline(checks),
+        "headline": headline(checks, _telling(run["kind"])),
         "counted": counted(checks),
         "summary_rows": summary_rows(result["summary"]) if result else [],
         "resumable": final and run["state"] != State.SUCCEEDED and _resumable(runs_dir / str(run["id"])),
@@ -61,14 +60,22 @@ def _resumable(root: Path) -> bool:
     return False
 
 
-def headline(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the checks a verdict is explained by: those that failed or are open, else those with numbers."""
+def _telling(kind: str) -> Sequence[str]:
+    spec = kinds().get(kind)
+    return spec.headline_checks if spec is not None else ()
+
+
+def headline(checks: Sequence[Mapping[str, Any]], telling: Sequence[str] = ()) -> list[Mapping[str, Any]]:
+    """Return the checks a verdict is explained by: those that failed or are open, else those with numbers.
+
+    Of these the ones the kind names as `telling`, if there are any.
+    """
     troubled = [check for check in checks if check["passed"] is not True]
     # Control first: it alone makes everything else inconclusive.
     troubled.sort(key=lambda check: (check["name"] != "control", check["passed"] is None))
     measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
-    telling = [check for check in measured if check["name"] in TELLING]
-    return (troubled or telling or measured)[:HEADLINE_CHECKS]
+    chosen = [check for check in measured if check["name"] in telling]
+    return (troubled or chosen or measured)[:HEADLINE_CHECKS]
 
 
 def counted(checks: Sequence[Mapping[str, Any]]) -> str:
