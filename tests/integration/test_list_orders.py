@@ -15,10 +15,12 @@ from app.clock import now
 from app.db import write_session
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import Order, beyond, restriction, sorted_by
+from app.runs.outbox import record_checks
 from app.settings import Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run
 from tests.support.service import Service, running_service
+from trainer.contract.result import Check
 
 HTML = {"Accept": "text/html"}
 
@@ -154,6 +156,19 @@ def test_page_shows_chosen_columns(service: Service) -> None:
     usual = service.http.get("/runs", headers=HTML).text
     assert re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?([^<]+)', usual)[1:4] == ["Verdict", "State", "Kind"]
     assert "col=finished&amp;col=notes" in text  # the rows that are fetched again keep the columns
+
+
+def test_main_check_is_a_column(service: Service) -> None:
+    title = "Gradients <equal>"
+    found = Check(name="gradient_parity", title=title, passed=False, measured=0.25, limit=1e-6, unit="nats")
+    with write_session(service.engine) as session:
+        record_checks(session, 3, "token-parity", [found.model_copy(update={"name": "a", "passed": True}), found])
+    row = '<td>Gradients &lt;equal&gt;: <span class="nowrap">0.25 nats</span>'
+    for path in ("/runs", "/runs/rows"):
+        text = service.http.get(f"{path}?col=check&sort=oldest", headers=HTML).text
+        rows = text.split('<tr id="run-')[1:]
+        assert [int(part.split('"')[0]) for part in rows if row in part] == [3]
+        assert row not in service.http.get(path, headers=HTML).text
 
 
 def test_page_sorts_by_its_address(service: Service) -> None:

@@ -9,7 +9,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 
 from app.db import read_session
+from app.runs.derived import RunCheck
 from app.runs.ordering import ASCENDING, Order
+from app.runs.results.headline import headline_checks
 from app.runs.states import State
 from app.runs.store import RunFilters, RunPage, list_runs
 from app.runs.tags import tags_from_text, text_from_tags
@@ -30,6 +32,7 @@ COLUMNS: Final = {
     "created": "Created",
     "finished": "Finished",
     "took": "Took",
+    "check": "Main check",
     "notes": "Notes",
 }
 USUAL: Final = ("verdict", "state", "kind", "backend", "created", "took")
@@ -123,19 +126,24 @@ def _listed(value: str | list[str]) -> list[str]:
     return value if isinstance(value, list) else [value]
 
 
-def _load(request: Request, query: ListQuery) -> RunPage:
+def _load(request: Request, query: ListQuery) -> tuple[RunPage, dict[int, RunCheck]]:
     with read_session(request.app.state.engine) as session:
-        return list_runs(session, query.filters(), order=query.order(), cursor=query.cursor or None, limit=PAGE_SIZE)
+        filters, order, cursor = query.filters(), query.order(), query.cursor or None
+        page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_SIZE)
+        checks = headline_checks(session, page.items) if "check" in query.columns() else {}
+        session.expunge_all()
+        return page, checks
 
 
 def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
     """Return what the list and its rows are rendered from."""
-    page = _load(request, query)
+    page, checks = _load(request, query)
     narrowed = any(value for value in query.model_dump(exclude={"col"}).values())
     order = query.order()
     return {
         "nav": "runs",
         "page": page,
+        "main_checks": checks,
         "query": query,
         "tag_text": text_from_tags(query.tags()),
         "narrowed": narrowed,
