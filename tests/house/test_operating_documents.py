@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from app.cli.main import app as command_line
 from app.main import create_app
 from app.schema import migrate
 from app.settings import Settings
+from trainer.contract.kinds import KindSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,6 +71,19 @@ def test_dashboard_draws_what_is_given(tmp_path: Path) -> None:
     drawn = metrics_drawn((ROOT / "deploy" / "grafana" / "ddp-audit.json").read_text())
     assert len(drawn) > 6
     assert drawn <= metrics_given(tmp_path)
+
+
+def fields_told(text: str) -> set[str]:
+    section = text.split("\n## Adding a kind\n")[1].split("\n## ", maxsplit=1)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_architecture_names_every_field_of_a_kind() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    known = {field.name for field in fields(KindSpec)}
+    assert fields_told(text) == known
+    assert fields_told(text.replace("| `verifier` |", "| `verifiers` |")) != known
 
 
 @pytest.mark.parametrize(

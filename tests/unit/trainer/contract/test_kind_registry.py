@@ -1,5 +1,6 @@
 """What a kind may say of itself, which sayings cannot work, and which kind comes first."""
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,3 +136,18 @@ def test_own_kinds_are_whole(installed: Callable[..., None]) -> None:
         assert spec.headline_checks
         assert replace(spec) == spec
         assert set(spec.preset_titles) == set(spec.presets)
+
+
+def test_code_that_kinds_name_is_there() -> None:
+    named = 0
+    for spec in kinds().values():
+        modules = [spec.verifier, spec.acquisition.module if spec.acquisition else ""]
+        entries = [stage.entry for stage in spec.stages(spec.params())]
+        entries += [spec.classifier.network] if spec.classifier else []
+        for module in filter(None, modules):
+            assert callable(importlib.import_module(module).main)
+        for entry in entries:
+            module, function = entry.split(":")
+            assert callable(getattr(importlib.import_module(module), function))
+        named += len(entries) + len([module for module in modules if module])
+    assert named > 10
