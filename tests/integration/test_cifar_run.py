@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from app.runs.results.verification import verify_run
 from tests.support.stages import LocalRun
 from trainer.common.model_file import load_model
 from trainer.contract.manifest import step_directories
@@ -154,6 +155,8 @@ def test_verify_repeats_the_audit(run: LocalRun, result: Result) -> None:
     assert [row["test_accuracy"] for row in report.rows] == [
         result.summary["modes"][mode]["test_accuracy"] for mode in ("every", "no_sync")
     ]
+    # The service and `ddp-audit verify` ask the same module, in a process of its own.
+    assert verify_run(run.paths.root)["pass_line"] == report.pass_line
 
 
 # Saved are steps 3 (inside epoch 1), 4 (its end), 6 (inside epoch 2) and 8 (the end).
