@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.support.contexts import stage_context
-from trainer.common.distributed import process_group
+from trainer.common.distributed import Group, _refuse_shared_gpus, gpu_identity, process_group
 from trainer.common.failures import DeviceMapError, GroupInitError, WorldSizeError
 
 
@@ -81,3 +82,23 @@ def test_wrong_interface_names_the_variable(tmp_path: Path, monkeypatch: pytest.
         process_group(context),
     ):
         pass
+
+
+@pytest.mark.parametrize(("other", "refused"), [("a", True), ("b", False)])
+def test_same_serial_number_is_the_same_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, *, refused: bool
+) -> None:
+    def gathered(_group: Group, own: tuple[str, str, str], _what: str) -> list[tuple[str, str, str]]:
+        return [(own[0], other, "the GPU of rank 0"), own]
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(name="H", uuid="a"))
+    monkeypatch.setattr(Group, "gather_objects", gathered)
+    device, telemetry = torch.device("cuda", 1), stage_context(tmp_path).telemetry
+    assert gpu_identity(device) == "cuda:1 H a"
+    group = Group(rank=1, world_size=2, device=device, backend="nccl", telemetry=telemetry)
+    _refuse_shared_gpus(group, share_gpu=True)
+    if refused:
+        with pytest.raises(DeviceMapError, match=r"rank 0 -> the GPU of rank 0, rank 1 -> .* cuda:1 H a"):
+            _refuse_shared_gpus(group, share_gpu=False)
+    else:
+        _refuse_shared_gpus(group, share_gpu=False)
