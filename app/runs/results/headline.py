@@ -10,13 +10,13 @@ from app.runs.derived import RunCheck
 from trainer.contract.kinds import kinds
 
 
-def headline_checks(session: Session, runs: Sequence[Mapping[str, Any]]) -> dict[int, RunCheck]:
-    """Return the check of each of these runs by the run's id; runs without judged checks are left out."""
+def headline_checks(session: Session, runs: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the check of each of these runs by its id, as a document; runs without judged checks are left out."""
     query = select(RunCheck).where(col(RunCheck.run_id).in_([run["id"] for run in runs]))
     found: dict[int, list[RunCheck]] = {}
     for check in session.scalars(query.order_by(col(RunCheck.name))):
         found.setdefault(check.run_id, []).append(check)
-    return {run_id: headline(checks) for run_id, checks in found.items()}
+    return {run_id: headline(checks).model_dump() for run_id, checks in found.items()}
 
 
 def headline(checks: Sequence[RunCheck]) -> RunCheck:

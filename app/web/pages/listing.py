@@ -9,7 +9,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 
 from app.db import read_session
-from app.runs.derived import RunCheck
 from app.runs.ordering import ASCENDING, Order
 from app.runs.results.headline import headline_checks
 from app.runs.states import State
@@ -126,12 +125,11 @@ def _listed(value: str | list[str]) -> list[str]:
     return value if isinstance(value, list) else [value]
 
 
-def _load(request: Request, query: ListQuery) -> tuple[RunPage, dict[int, RunCheck]]:
+def _load(request: Request, query: ListQuery) -> tuple[RunPage, dict[int, dict[str, Any]]]:
     with read_session(request.app.state.engine) as session:
         filters, order, cursor = query.filters(), query.order(), query.cursor or None
         page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_SIZE)
         checks = headline_checks(session, page.items) if "check" in query.columns() else {}
-        session.expunge_all()
         return page, checks
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce, versions
-from trainer.contract.result import Check, Environment, Line, Result, SeriesPanel, TablePanel, verdict_of
+from trainer.contract.result import Check, Environment, Line, Relation, Result, SeriesPanel, TablePanel, verdict_of
 
 
 def run(context: StageContext) -> None:
@@ -48,8 +48,23 @@ def judged(history: dict[str, Any]) -> list[Check]:
     others = len(set(history["digests"])) - 1
     last = history["losses"][-1]
     return [
-        Check(name="last_loss", title="The last loss is small", passed=last <= 0.5, measured=last, limit=0.5),
-        Check(name="same_weights", title="All ranks agree", passed=others == 0, measured=others, limit=0),
+        Check(
+            name="last_loss",
+            title="The last loss is small",
+            passed=last <= 0.5,
+            measured=last,
+            limit=0.5,
+            relation=Relation.AT_MOST,
+        ),
+        Check(
+            name="same_weights",
+            title="All ranks agree",
+            passed=others == 0,
+            measured=others,
+            limit=0,
+            relation=Relation.EQUAL,
+            unit="other weights",
+        ),
     ]
 
 

@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--run-dir", required=True, type=Path)
     paths = RunPaths(parser.parse_args().run_dir)
     again = judged(load(paths.artifacts))
-    stored = {check.name: check for check in Result.load(paths.result).checks}
+    stored = {check.name: check for check in Result.model_validate_json(paths.result.read_bytes()).checks}
     problems = [f"{check.name} is other than stored" for check in again if check != stored[check.name]]
     rows = [{"check": check.name, "passed": check.passed} for check in again]
     line = None if problems else f"PASS stripes: {len(again)} checks follow from the history again"

@@ -107,7 +107,7 @@ def test_equal_trajectories_pass() -> None:
 
 
 def test_checks_say_how_they_are_read() -> None:
-    kills = [Kill(attempt=1, step=7, phase="backward", checkpoint_step=5)]
+    kills = [Recovery(attempt=1, step=7, phase="backward", checkpoint_step=5)]
     found = checks(judged(kills=kills, kills_planned=1))
     assert all("relation" in check.model_fields_set and check.fits for check in found)
     above = {check.name: check.strict for check in found if check.relation is Relation.AT_LEAST}
