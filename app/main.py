@@ -19,7 +19,7 @@ from app.inference.client import Classifier
 from app.runs.removal import finish_deletions
 from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
-from app.web.api import auditlog, exports, files, kinds, predict, runs, sharing, status, storage, telemetry
+from app.web.api import auditlog, exports, files, kinds, predict, runs, sharing, status, storage, stream, telemetry
 from app.web.http import docs, problems
 from app.web.http.head import HeadAsGet
 from app.web.http.prefix import Prefixed
@@ -87,7 +87,7 @@ def create_local_api(settings: Settings) -> FastAPI:
 def _api() -> APIRouter:
     api = APIRouter(prefix=problems.BASE)
     # `exports` before `runs`: /runs/export is no number of a run.
-    for module in (exports, runs, telemetry, files, kinds, predict, sharing, storage, auditlog, status):
+    for module in (exports, runs, telemetry, stream, files, kinds, predict, sharing, storage, auditlog, status):
         api.include_router(module.router)
     return api
 
@@ -95,7 +95,7 @@ def _api() -> APIRouter:
 def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.settings = settings
     app.state.engine = create_database_engine(settings)
-    app.state.live = Live(app.state.engine, settings)
+    app.state.live = Live(app.state.engine)
     app.state.monitor = Monitor(app.state.engine, app.state.live)
     app.state.monitor.registry.register(StorageNumbers(app.state.engine, settings))
     app.state.sessions = Sessions(settings)

@@ -71,7 +71,7 @@ class Client:
     def get(self, path: str, **params: Any) -> Any:
         """Return the JSON answer of a GET; parameters that are None are left out."""
         given = {name: value for name, value in params.items() if value is not None}
-        return self._answer(self._send("GET", path, params=given)).json()
+        return self.answer(self._send("GET", path, params=given)).json()
 
     def download(self, path: str, write: Callable[[bytes], Any], **params: Any) -> None:
         """Give the file a GET answers with to `write`, piece by piece.
@@ -82,10 +82,10 @@ class Client:
         if self._http is None:
             self._download_inside(path, write, given)
             return
-        with self._reachable(), self._http.stream("GET", BASE + path, params=given) as response:
+        with self.reachable(), self._http.stream("GET", BASE + path, params=given) as response:
             if not response.is_success:
                 response.read()
-            self._answer(response)
+            self.answer(response)
             for piece in response.iter_bytes():
                 write(piece)
 
@@ -98,7 +98,7 @@ class Client:
             tap.finish()
         except EOFError:
             raise CommandError(Exit.FAILED, f"{path} broke off; the messages above say why") from None
-        self._answer(answer)
+        self.answer(answer)
 
     def post(
         self,
@@ -108,24 +108,25 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Return the JSON answer of a POST with a JSON body or files."""
-        return self._answer(self._send("POST", path, json=document, files=files, headers=headers)).json()
+        return self.answer(self._send("POST", path, json=document, files=files, headers=headers)).json()
 
     def patch(self, path: str, document: Any) -> Any:
         """Return the JSON answer of a PATCH."""
-        return self._answer(self._send("PATCH", path, json=document)).json()
+        return self.answer(self._send("PATCH", path, json=document)).json()
 
     def delete(self, path: str) -> None:
         """Send a DELETE."""
-        self._answer(self._send("DELETE", path))
+        self.answer(self._send("DELETE", path))
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         if self._http is None:
             return asyncio.run(self._send_inside(method, path, **arguments))
-        with self._reachable():
+        with self.reachable():
             return self._http.request(method, BASE + path, **arguments)
 
     @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    def reachable(self) -> Iterator[None]:
+        """Turn a service that does not answer into a CommandError."""
         try:
             yield
         except httpx.TransportError as error:
@@ -143,7 +144,13 @@ class Client:
         finally:
             await app.state.classifier.close()
 
-    def _answer(self, response: httpx.Response) -> httpx.Response:
+    def streaming(self, silence: float) -> httpx.AsyncClient:
+        """Return a client for answers that may take as long as a run; `silence` is the longest pause in seconds."""
+        timeout = httpx.Timeout(SECONDS, read=silence)
+        return httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=timeout)
+
+    def answer(self, response: httpx.Response) -> httpx.Response:
+        """Return a good answer, its body read or not. Raises CommandError for a problem, whose body was read."""
         if response.is_success:
             return response
         try:

@@ -1,7 +1,6 @@
 """Commands that give what a run left: result, metrics, resources, events, artifacts; and the audit log."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -11,15 +10,15 @@ import typer
 from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit
 from app.cli.files import Output, hand_over
+from app.cli.following import follow as follow_run
 from app.cli.output import AsJson, RunId, emit, say, table
 from app.cli.running import say_checks
-from app.runs.states import FINAL
+from app.runs.telemetry.cursor import Cursor
+from app.runs.telemetry.items import EventFilter, Wanted
 
 Document = dict[str, Any]
 Rank = Annotated[int | None, typer.Option(min=0, help="Only this rank.")]
 MIB: Final = 2**20
-POLL_SECONDS: Final = 0.5
-PAGE: Final = 1000
 PLACE: Final = ("id", "stage", "attempt", "rank", "type")
 
 
@@ -144,17 +143,10 @@ def events(
 
 
 def _follow(client: Client, run_id: int, after: int, given: Document) -> Iterator[Document]:
-    while True:
-        final = client.get(f"/runs/{run_id}")["state"] in FINAL  # asked first: what comes after the end is read still
-        while True:
-            page = client.get(f"/runs/{run_id}/events", after=after, limit=PAGE, **given)
-            yield from page["items"]
-            after = page["next_after"]
-            if len(page["items"]) < PAGE:
-                break
-        if final:
-            return
-        time.sleep(POLL_SECONDS)
+    client.get(f"/runs/{run_id}/events", after=after, limit=1, **given)  # refuses what cannot be asked for
+    wanted = Wanted(moves=False, events=EventFilter(**given), output=None)
+    for items in follow_run(client, run_id, wanted, Cursor(event=after)):
+        yield from (item.data for item in items if item.type == "event")
 
 
 def _event_line(item: Document) -> str:

@@ -1,7 +1,6 @@
 """`ddp-audit run`: record a run, see it through, print its checks, leave with its verdict."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -9,11 +8,13 @@ import typer
 
 from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit, of_run
+from app.cli.following import follow
 from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
 from app.formats import words
 from app.runs.states import FINAL
+from app.runs.telemetry.items import Wanted
 
-POLL_SECONDS: Final = 0.3
+MOVES: Final = Wanted(events=None, output=None)
 EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}
 PARAM_HELP: Final = "One of the parameters `ddp-audit kinds` lists, such as seed=7; may be given several times."
 Watch = Callable[[dict[str, Any]], None]
@@ -117,13 +118,13 @@ def _cancel(client: Client, run_id: int) -> None:
 
 
 def _until_final(client: Client, run_id: int, watch: Watch, check: Callable[[], None]) -> dict[str, Any]:
-    while True:
+    for _ in follow(client, run_id, MOVES):  # comes at every move, and when nothing has moved for a moment
         document: dict[str, Any] = client.get(f"/runs/{run_id}")
         watch(document)
         if document["state"] in FINAL:
-            return document
+            break
         check()
-        time.sleep(POLL_SECONDS)
+    return document
 
 
 def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from anyio import to_thread
 from sqlalchemy import Engine, bindparam, select
-from sqlalchemy.pool import PoolProxiedConnection
 
+from app.db import DataVersion
 from app.inference.errors import ModelRefused
 from app.runs.models import Run
 from app.runs.states import State
@@ -50,13 +50,13 @@ class Chooser:
 
     def __init__(self, engine: Engine, runs_dir: Path) -> None:
         self._engine, self._runs_dir = engine, runs_dir
-        self._watch: PoolProxiedConnection | None = None
+        self._data_version = DataVersion(engine)
         self._version: int | None = None
         self._chosen: dict[int | None, ChosenModel] = {}
 
     async def choose(self, run_id: int | None) -> ChosenModel:
         """Return the model of one run, or with None the newest passing one. Raises ModelRefused."""
-        version = self._data_version()
+        version = self._data_version.read()
         if version is None or version != self._version:
             self._version, self._chosen = version, {}
         known = self._chosen.get(run_id)
@@ -69,26 +69,12 @@ class Chooser:
 
     def close(self) -> None:
         """Give the connection back."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
+        self._data_version.close()
 
     def _query(self, run_id: int | None) -> ChosenModel:
         if run_id is None:
             return newest_model(self._engine, self._runs_dir)
         return model_of_run(self._engine, self._runs_dir, run_id)
-
-    def _data_version(self) -> int | None:
-        """Return a number that changes with every commit of anyone else; None where the database has none."""
-        if self._engine.dialect.name != "sqlite":
-            return None
-        if self._watch is None:
-            self._watch = self._engine.raw_connection()
-        cursor = self._watch.cursor()
-        try:
-            return int(cursor.execute("PRAGMA data_version").fetchone()[0])
-        finally:
-            cursor.close()
 
 
 def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:

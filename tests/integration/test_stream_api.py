@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlmodel import select
@@ -95,6 +97,34 @@ def test_header_wins_over_parameter(service: Service, ended: int, story: list[Me
     assert len(read(service, ended, after=early, last=late)) == 2
     assert len(read(service, ended, after=late)) == 2
     assert len(read(service, ended, after=early)) == len(story) - 11
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"only": "state"}, {"state": 4, "end": 1}),
+        ({"only": ["state", "log"], "rank": "1"}, {"state": 4, "log": 1, "end": 1}),
+        ({"only": "log", "stage": "prepare"}, {"log": 1, "end": 1}),
+        ({"only": "event", "type": "message"}, {"end": 1}),
+        ({"rank": "1", "stage": "prepare"}, {"state": 4, "end": 1}),
+        ({"only": "event", "stage": "train", "type": "phase"}, {"event": 1203, "end": 1}),
+    ],
+)
+def test_filters_narrow_the_stream(
+    service: Service, ended: int, asked: dict[str, Any], expected: dict[str, int]
+) -> None:
+    url = f"/api/v1/runs/{ended}/stream"
+    with service.http.stream("GET", url, params=asked) as response:
+        found = list(messages(response))
+    assert Counter(message.type for message in found) == expected
+    again = service.http.get(url, params=asked, headers={"Last-Event-ID": found[0].id})
+    assert again.text.count("\nid: ") == len(found) - 1
+
+
+def test_unknown_filter_is_refused(service: Service, ended: int) -> None:
+    for field, value in (("only", "end"), ("type", "song"), ("rank", "-1")):
+        answer = service.get(f"/runs/{ended}/stream", params={field: value})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
 
 
 def test_past_the_end_is_no_content(service: Service, ended: int, story: list[Message]) -> None:

@@ -10,7 +10,9 @@ from app.runs.errors import refused
 
 VERSION: Final = 1
 LARGEST: Final = 2**63 - 1
-MOST_OFFSETS: Final = 4096
+MOST_RANKS: Final = 2048
+"""Ranks whose output is followed."""
+MOST_OFFSETS: Final = 2 * MOST_RANKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,9 @@ class Cursor:
         offsets = [*self.offsets, *[0] * (index + 1 - len(self.offsets))]
         offsets[index] = value
         return replace(self, offsets=tuple(offsets))
+
+
+START: Final = Cursor()
 
 
 def decode(text: str) -> Cursor:

@@ -6,30 +6,35 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
+from sqlmodel.sql.expression import SelectOfScalar
 
 from app.runs.models import MalformedLine, RunEvent
+from app.runs.telemetry.items import EventFilter
 
 EVENTS_LIMIT: Final = 1000
+EVERY_EVENT: Final = EventFilter()
 BY_TYPE: Final = "ix_run_event_type"
 
 
 def events(
-    session: Session,
-    run_id: int,
-    *,
-    after: int = 0,
-    stage: str | None = None,
-    rank: int | None = None,
-    event_type: str | None = None,
-    limit: int = 100,
+    session: Session, run_id: int, *, after: int = 0, wanted: EventFilter = EVERY_EVENT, limit: int = 100
 ) -> dict[str, Any]:
     """Return `{items, next_after}`: events with a number above `after`, in order, at most `limit`."""
-    query = select(RunEvent).where(RunEvent.id > after, *_of(run_id, stage, rank))
-    if event_type is not None:
-        query = query.where(RunEvent.type == event_type)
-    rows = session.exec(query.order_by(col(RunEvent.id)).limit(min(limit, EVENTS_LIMIT)))
-    items = [item(row) for row in rows]
+    items = events_after(session, run_id, after, wanted, min(limit, EVENTS_LIMIT))
     return {"items": items, "next_after": items[-1]["id"] if items else after}
+
+
+def events_after(session: Session, run_id: int, after: int, wanted: EventFilter, limit: int) -> list[dict[str, Any]]:
+    """Return the events with a number above `after`, in order, at most `limit`."""
+    query = select(RunEvent).where(RunEvent.id > after, *_of(run_id, wanted.stage, wanted.rank))
+    if wanted.type is not None:
+        query = _by_type(query.where(RunEvent.type == wanted.type))
+    return [item(row) for row in session.exec(query.order_by(col(RunEvent.id)).limit(limit))]
+
+
+def _by_type(query: SelectOfScalar[RunEvent]) -> SelectOfScalar[RunEvent]:
+    # Left to itself SQLite walks all events of the run by number, however few have this type.
+    return query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
 
 
 def _of(run_id: int, stage: str | None, rank: int | None) -> list[ColumnElement[bool]]:
@@ -59,9 +64,7 @@ def newest_events(
 ) -> list[dict[str, Any]]:
     """Return the last events of one type up to number `last`, at most `limit`, in order."""
     query = select(RunEvent).where(RunEvent.type == event_type, RunEvent.id <= last, *_of(run_id, stage, rank))
-    # Left to itself SQLite walks all events of the run by number, however few have this type.
-    query = query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
-    rows = session.exec(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
+    rows = session.exec(_by_type(query).order_by(col(RunEvent.id).desc()).limit(limit)).all()
     return [item(row) for row in reversed(rows)]
 
 
@@ -83,11 +86,11 @@ def every_event(session: Session, run_id: int, event_type: str | None = None) ->
     """Yield all events of a run in order, a page at a time."""
     after = 0
     while True:
-        page = events(session, run_id, after=after, event_type=event_type, limit=EVENTS_LIMIT)
-        if not page["items"]:
+        page = events_after(session, run_id, after, EventFilter(type=event_type), EVENTS_LIMIT)
+        if not page:
             return
-        yield from page["items"]
-        after = page["next_after"]
+        yield from page
+        after = page[-1]["id"]
         session.expunge_all()
 
 

@@ -1,19 +1,23 @@
-"""Everything that happens to a run as one sequence of items: moves of its state, rank events, output, and its end."""
+"""What happened to a run after a cursor, read once: moves of its state, rank events, output, and its end.
+
+Every reader goes through here: the stream of the API, the page of a run, and the commands that follow one.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session
 
 from app.runs import serialise
-from app.runs.models import RankRow, Run, RunEvent, RunHistory, StageAttempt
+from app.runs.models import Run, RunHistory, StageAttempt
 from app.runs.states import State
-from app.runs.store import get_run, history_of, ranks_of, stages_of
-from app.runs.telemetry import logs
+from app.runs.store import get_run, history_of, stages_of
 from app.runs.telemetry.cursor import Cursor
-from app.runs.telemetry.events import item as event_document
+from app.runs.telemetry.events import events_after
+from app.runs.telemetry.items import EVERYTHING, STREAMS, Item, OutputFilter, Reading, Wanted
+from app.runs.telemetry.logs import LogFile, attempt_logs, read_piece
 
 EVENTS_PER_PULL: Final = 500
 PIECE_BYTES: Final = 1 << 16
@@ -21,101 +25,111 @@ FLOOD_BYTES: Final = 1 << 20
 """A reader further behind in a log than this is told how much was skipped, and gets the newest piece."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One thing that happened."""
-
-    type: Literal["event", "log", "state", "end"]
-    data: dict[str, Any]
-    cursor: Cursor
-    """Where a reader stands after this item."""
-
-
-def pull(session: Session, runs_dir: Path, run_id: int, cursor: Cursor) -> list[Item]:
-    """Return the next items after `cursor`, none when there is nothing new.
+def pull(session: Session, runs_dir: Path, run_id: int, cursor: Cursor, wanted: Wanted = EVERYTHING) -> Reading:
+    """Return what came after `cursor`, a bounded number of items.
 
     Moves and events come in the order of their times; `end` comes once, after everything else of a final run.
     Raises NotFound when the run is gone.
     """
     run = get_run(session, run_id)
-    items = list(_moves_and_events(session, run_id, cursor))
-    more = sum(item.type == "event" for item in items) == EVENTS_PER_PULL
+    items, more = _moves_and_events(session, run, cursor, wanted)
     cursor = items[-1].cursor if items else cursor
-    output = list(_logs(session, runs_dir, run, cursor))
-    items += output
-    if more or output or cursor.ended or not State(run.state).is_final:
-        return items
-    data = {"state": run.state, "reason": run.reason, "verdict": run.verdict}
-    return [*items, Item(type="end", data=data, cursor=replace(cursor, ended=True))]
+    if wanted.events is not None and not more:  # what a filter left out is not looked through again
+        cursor = replace(cursor, event=max(cursor.event, run.next_event_id - 1))
+    for item in _output(session, runs_dir, run, cursor, wanted.output) if wanted.output is not None else ():
+        more, cursor = True, item.cursor
+        items.append(item)
+    if not more and not cursor.ended and State(run.state).is_final:
+        cursor = replace(cursor, ended=True)
+        data = {"state": run.state, "reason": run.reason, "verdict": run.verdict}
+        items.append(Item(type="end", data=data, cursor=cursor))
+    return Reading(items=items, cursor=cursor)
 
 
-def _moves_and_events(session: Session, run_id: int, cursor: Cursor) -> Iterator[Item]:
-    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.id > cursor.event)
-    rows = session.exec(query.order_by(col(RunEvent.id)).limit(EVENTS_PER_PULL)).all()
-    moves = history_of(session, run_id, cursor.move)
-    for row in rows:
-        document = event_document(row)
-        while moves and moves[0].at.timestamp() <= document["t"]:
+def _moves_and_events(session: Session, run: Run, cursor: Cursor, wanted: Wanted) -> tuple[list[Item], bool]:
+    """Return moves and events by their times, and whether more events follow."""
+    run_id, found = run.id or 0, list[dict[str, Any]]()
+    moves = history_of(session, run_id, cursor.move) if wanted.moves else []
+    if wanted.events is not None:
+        found = events_after(session, run_id, cursor.event, wanted.events, EVENTS_PER_PULL)
+    more = len(found) == EVENTS_PER_PULL
+    return list(_merged(moves, found, cursor, more=more)), more
+
+
+def _merged(moves: list[RunHistory], events: list[dict[str, Any]], cursor: Cursor, *, more: bool) -> Iterator[Item]:
+    for event in events:
+        while moves and moves[0].at.timestamp() <= event["t"]:
             cursor = replace(cursor, move=moves[0].seq)
             yield _state(moves.pop(0), cursor)
-        cursor = replace(cursor, event=row.id)
-        yield Item(type="event", data=document, cursor=cursor)
-    if len(rows) < EVENTS_PER_PULL:
-        for move in moves:
-            cursor = replace(cursor, move=move.seq)
-            yield _state(move, cursor)
+        cursor = replace(cursor, event=event["id"])
+        yield Item(type="event", data=event, cursor=cursor)
+    for move in () if more else moves:
+        cursor = replace(cursor, move=move.seq)
+        yield _state(move, cursor)
 
 
 def _state(move: RunHistory, cursor: Cursor) -> Item:
     return Item(type="state", data={"state": move.target, **serialise.move(move)}, cursor=cursor)
 
 
-def _logs(session: Session, runs_dir: Path, run: Run, cursor: Cursor) -> Iterator[Item]:
-    """Yield at most one piece per log of the attempt that is being read, going on to the next when it is read up."""
-    attempts = [row for row in stages_of(session, run.id or 0) if row.attempt > 0]
-    for attempt in attempts:
-        if (attempt.position, attempt.attempt) < (cursor.position, cursor.attempt):
+def _output(session: Session, runs_dir: Path, run: Run, cursor: Cursor, wanted: OutputFilter) -> Iterator[Item]:
+    """Yield at most one piece per file of the attempt that is being read, going on to the next when it is read up."""
+    for attempt in stages_of(session, run.id or 0):
+        place = (attempt.position, attempt.attempt)
+        if attempt.attempt < 1 or place < (cursor.position, cursor.attempt):
             continue
-        if (attempt.position, attempt.attempt) != (cursor.position, cursor.attempt):
+        if place != (cursor.position, cursor.attempt):
             cursor = replace(cursor, position=attempt.position, attempt=attempt.attempt, offsets=())
+        over = is_over(run, attempt)
         found = False
-        for item in _pieces(session, runs_dir, run, attempt, cursor):
+        for item in _pieces(runs_dir, run, attempt, cursor, wanted):
             found, cursor = True, item.cursor
             yield item
-        if found or not _over(run, attempt):
+        if found or not over:
             return
 
 
-def _over(run: Run, attempt: StageAttempt) -> bool:
+def is_over(run: Run, attempt: StageAttempt) -> bool:
+    """Return whether the output of an attempt grows no more."""
     return attempt.finished_at is not None or State(run.state).is_final
 
 
-def _pieces(session: Session, runs_dir: Path, run: Run, attempt: StageAttempt, cursor: Cursor) -> Iterator[Item]:
-    for rank in ranks_of(session, attempt):
-        for number, stream in enumerate(logs.STREAMS):
-            index = 2 * rank.rank + number
-            log = replace(logs.log_file(runs_dir, rank, attempt, stream), ended=_over(run, attempt))
-            data = _piece(log, rank, cursor.offset(index))
-            if data is not None:
-                cursor = cursor.with_offset(index, data["next_offset"])
-                yield Item(type="log", data=data, cursor=cursor)
+def _pieces(runs_dir: Path, run: Run, attempt: StageAttempt, cursor: Cursor, wanted: OutputFilter) -> Iterator[Item]:
+    if wanted.stage not in (None, attempt.stage):
+        return
+    root = runs_dir / str(run.id)
+    for log in attempt_logs(root, attempt.stage, attempt.attempt, ended=is_over(run, attempt)):
+        if wanted.rank not in (None, log.rank) or log.stream not in wanted.streams:
+            continue
+        index = place_of(log)
+        data = _piece(log, run.id or 0, cursor.offset(index), whole_lines=wanted.whole_lines)
+        if data is not None:
+            cursor = cursor.with_offset(index, data["next_offset"])
+            yield Item(type="log", data=data, cursor=cursor)
 
 
-def _piece(log: logs.LogFile, rank: RankRow, offset: int) -> dict[str, Any] | None:
+def place_of(log: LogFile) -> int:
+    """Return the place of a file among the offsets of a cursor."""
+    return len(STREAMS) * log.rank + STREAMS.index(log.stream)
+
+
+def _piece(log: LogFile, run_id: int, offset: int, *, whole_lines: bool) -> dict[str, Any] | None:
     try:
         behind = log.path.stat().st_size - offset
     except OSError:
         return None
     if behind <= 0:
         return None
-    start = offset if behind <= FLOOD_BYTES else offset + behind - PIECE_BYTES
-    piece = logs.read_piece(log, start, PIECE_BYTES)
+    flood = behind > FLOOD_BYTES
+    start = offset + behind - PIECE_BYTES if flood else offset
+    piece = read_piece(log, start, PIECE_BYTES, whole_lines=whole_lines, from_line=flood)
     if piece.next_offset <= offset:
         return None
     place = {"stage": log.stage, "attempt": log.attempt, "rank": log.rank, "stream": log.stream}
-    data = {**place, "offset": piece.offset, "next_offset": piece.next_offset, "text": piece.text}
+    ended = log.ended and piece.next_offset >= piece.size
+    data = {**place, "offset": piece.offset, "next_offset": piece.next_offset, "ended": ended, "text": piece.text}
     if piece.offset > offset:
         query = f"stage={log.stage}&attempt={log.attempt}&stream={log.stream}&offset={offset}"
         data["skipped"] = piece.offset - offset
-        data["where"] = f"/api/v1/runs/{rank.run_id}/logs/{log.rank}?{query}"
+        data["where"] = f"/api/v1/runs/{run_id}/logs/{log.rank}?{query}"
     return data

@@ -1,21 +1,27 @@
 """Reading what ranks printed: bounded pieces of their captured output, from any byte on."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sqlmodel import Session, col, select
 
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, StageAttempt
+from app.runs.telemetry.cursor import MOST_RANKS
+from app.runs.telemetry.items import STREAMS, Stream
 from trainer.contract.paths import RunPaths
 
-Stream = Literal["stdout", "stderr"]
-STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 LOG_LIMIT: Final = 1 << 20
 DEFAULT_LIMIT: Final = 1 << 16
 LONGEST_CHARACTER: Final = 4
 """Bytes of the longest UTF-8 character."""
+LONGEST_LINE: Final = 4_000
+"""Bytes of an unfinished line that are waited for; a longer one is given in pieces."""
+COUNT_STEP: Final = 1 << 20
+FILE_NAME: Final = re.compile(r"^rank(\d{1,6})\.(stdout|stderr)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,27 +80,42 @@ def find_log(
     if found is None:
         place = "" if stage is None else f" in stage {stage}" + ("" if attempt is None else f" attempt {attempt}")
         raise NotFound("unknown_rank", f"run {run_id} has no rank {rank}{place}, or it has not started yet")
-    return log_file(runs_dir, found[0], found[1], stream)
+    row, ended = found[0], found[1].finished_at is not None
+    return log_at(runs_dir / str(run_id), row.stage, row.attempt, rank, stream, ended=ended)
 
 
-def log_file(runs_dir: Path, rank: RankRow, attempt: StageAttempt, stream: Stream) -> LogFile:
-    """Return where the output of `rank` is kept."""
-    paths = RunPaths(runs_dir / str(rank.run_id)).attempt(rank.stage, rank.attempt)
-    return LogFile(
-        path=paths.log(rank.rank, stream),
-        stage=rank.stage,
-        attempt=rank.attempt,
-        rank=rank.rank,
-        stream=stream,
-        ended=attempt.finished_at is not None,
-    )
+def log_at(root: Path, stage: str, attempt: int, rank: int, stream: Stream, *, ended: bool = False) -> LogFile:
+    """Return where the output of a rank is kept; `root` is the run's folder."""
+    path = RunPaths(root).attempt(stage, attempt).log(rank, stream)
+    return LogFile(path=path, stage=stage, attempt=attempt, rank=rank, stream=stream, ended=ended)
 
 
-def read_piece(log: LogFile, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Piece:
+def attempt_logs(root: Path, stage: str, attempt: int, *, ended: bool = False) -> list[LogFile]:
+    """Return the output files an attempt has by now, by rank and stream; `root` is the run's folder."""
+    folder = RunPaths(root).attempt(stage, attempt).log(0, STREAMS[0]).parent
+    try:
+        matches = [match for path in folder.iterdir() if (match := FILE_NAME.match(path.name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    there = {(int(match[1]), match[2]) for match in matches}
+    ranks = sorted({rank for rank, _stream in there if rank < MOST_RANKS})
+    places = [(rank, stream) for rank in ranks for stream in STREAMS if (rank, stream) in there]
+    return [log_at(root, stage, attempt, rank, stream, ended=ended) for rank, stream in places]
+
+
+def read_piece(
+    log: LogFile,
+    offset: int = 0,
+    limit: int = DEFAULT_LIMIT,
+    *,
+    whole_lines: bool = False,
+    from_line: bool = False,
+) -> Piece:
     """Return at most `limit` bytes of text from byte `offset` on; a negative offset counts from the end.
 
-    A character that is cut in two at the end of the piece is left for the next one, unless the file grows no more.
-    A file that does not exist yet is empty.
+    A character that is cut in two at the end of the piece is left for the next one, unless the file grows no more; with
+    `whole_lines` an unfinished line is, up to `LONGEST_LINE`. With `from_line` the piece begins behind its first line
+    break, where it has one. A file that does not exist is empty.
     """
     try:
         with log.path.open("rb") as handle:
@@ -104,10 +125,21 @@ def read_piece(log: LogFile, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Pie
             data = handle.read(min(limit, LOG_LIMIT))
     except (FileNotFoundError, NotADirectoryError):
         return Piece(text="", offset=0, next_offset=0, size=0)
+    if from_line and start:
+        cut = data.find(b"\n") + 1
+        start, data = start + cut, data[cut:]
     if not (log.ended and start + len(data) >= size):
-        whole = data[: len(data) - _torn_tail(data)]
-        data = data if not whole and limit < LONGEST_CHARACTER else whole  # a tiny piece must still get on
+        data = _finished(data, limit, whole_lines=whole_lines)
     return Piece(text=data.decode(errors="replace"), offset=start, next_offset=start + len(data), size=size)
+
+
+def _finished(data: bytes, limit: int, *, whole_lines: bool) -> bytes:
+    """Return the part of `data` after which nothing is cut in two."""
+    lines = data[: data.rfind(b"\n") + 1]
+    if whole_lines and (lines or len(data) <= LONGEST_LINE):
+        return lines
+    whole = data[: len(data) - _torn_tail(data)]
+    return data if not whole and limit < LONGEST_CHARACTER else whole  # a tiny piece must still get on
 
 
 def _torn_tail(data: bytes) -> int:
@@ -119,6 +151,22 @@ def _torn_tail(data: bytes) -> int:
         needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
         return back if needed > back else 0
     return 0
+
+
+def count_lines(log: LogFile, begin: int, end: int) -> int:
+    """Return the line breaks between two bytes of a file; 0 for a file that is gone."""
+    return sum(piece.count(b"\n") for piece in _bytes_between(log, begin, end))
+
+
+def _bytes_between(log: LogFile, begin: int, end: int) -> Iterator[bytes]:
+    try:
+        with log.path.open("rb") as handle:
+            handle.seek(begin)
+            while begin < end and (piece := handle.read(min(COUNT_STEP, end - begin))):
+                begin += len(piece)
+                yield piece
+    except OSError:  # removed with its run a moment ago
+        return
 
 
 def logs(

@@ -1,25 +1,22 @@
-"""What a run says while it works: events, metrics, logs, and all of it as one stream."""
+"""What a run says while it works: events, metrics, logs, and use of the machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Header, Query, Request
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
 
-from app.db import read_session
 from app.runs.errors import refused
 from app.runs.ordering import LARGEST_ID
 from app.runs.store import get_run
-from app.runs.telemetry.cursor import Cursor, decode
 from app.runs.telemetry.events import EVENTS_LIMIT, events, malformed_lines
+from app.runs.telemetry.items import EventFilter
 from app.runs.telemetry.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
 from app.runs.telemetry.resources import resources
 from app.runs.telemetry.series import DEFAULT_POINTS, EVERY_STEP, FEWEST_POINTS, MAX_POINTS, StepRange, metrics
 from app.web.api.replies import AppSettings, ReadSession, reply
 from app.web.api.schemas import EventList, Items, LogPiece, ResourceList, answers
-from app.web.streams import Live
 from trainer.contract.events import EVENT_FIELDS
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
@@ -45,7 +42,8 @@ def list_events(
 ) -> Response:
     """List rank events in order; ask again with `after=next_after` for those that follow."""
     get_run(session, run_id)
-    return reply(events(session, run_id, after=after, stage=stage, rank=rank, event_type=type, limit=limit))
+    wanted = EventFilter(stage=stage, rank=rank, type=type)
+    return reply(events(session, run_id, after=after, wanted=wanted, limit=limit))
 
 
 @router.get("/malformed", responses=answers(404, model=Items))
@@ -131,33 +129,3 @@ def _file(path: Path, size: int) -> Iterator[bytes]:
         while size > 0 and (data := handle.read(min(CHUNK, size))):
             size -= len(data)
             yield data
-
-
-FROM_THE_START: Final = ("", "0")
-STREAM_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "Server-sent events `event`, `log`, `state`, `end`", "content": {"text/event-stream": {}}},
-    204: {"description": "The cursor is past the end: there is nothing more to come"},
-}
-
-
-@router.get("/stream", responses={**answers(404), **STREAM_ANSWERS}, response_class=StreamingResponse)
-async def stream(
-    request: Request,
-    run_id: int,
-    after: Annotated[str, Query(max_length=20_000)] = "",
-    last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
-) -> Response:
-    """Follow a run from its first item, or from a cursor, through its end."""
-    text = last_event_id or after
-    cursor = decode(text) if text not in FROM_THE_START else Cursor()
-    await run_in_threadpool(_require, request, run_id)
-    if cursor.ended:
-        return Response(status_code=204)
-    live: Live = request.app.state.live
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(live.frames(run_id, cursor), media_type="text/event-stream", headers=headers)
-
-
-def _require(request: Request, run_id: int) -> None:
-    with read_session(request.app.state.engine) as session:
-        get_run(session, run_id)

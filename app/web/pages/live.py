@@ -14,20 +14,19 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from app.db import read_session
-from app.runs.errors import NotFound
+from app.runs.errors import NotFound, Refused
 from app.runs.store import get_run
+from app.runs.telemetry.cursor import START, Cursor, decode
 from app.web.http.problems import Problem
 from app.web.pages.run import LogQuery
 from app.web.runlog.following import Place, Reading, read_shared
-from app.web.runlog.lines import LogCursor
-from app.web.streams import HEARTBEAT_SECONDS, Live
+from app.web.streams import HEADERS, HEARTBEAT, HEARTBEAT_SECONDS, Live
 from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
 
 PAUSE_SECONDS: Final = 0.3
 """Between two messages, so that a busy run costs a page three drawings a second."""
-HEARTBEAT: Final = ": still here\n\n"
 
 
 @router.get("/runs/{run_id:int}/live", name="run_live")
@@ -38,12 +37,11 @@ async def live(
     last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
 ) -> StreamingResponse:
     """Stream what changes on the page of a run until it has ended; a cursor in `Last-Event-ID` wins over `after`."""
-    cursor = last_event_id or query.after
+    text = last_event_id or query.after
     try:
-        if cursor:
-            LogCursor.decode(cursor)
-    except ValueError as error:
-        raise Problem(422, "invalid_cursor", f"after: {error}; reload the page") from None
+        cursor = decode(text) if text else START
+    except Refused as refusal:
+        raise Problem(422, "invalid_cursor", f"{refusal.detail}; reload the page") from None
     await to_thread.run_sync(_require, request, run_id)
     place = Place(
         run_id=run_id,
@@ -52,8 +50,7 @@ async def live(
         role=rendering.role(request),
         prefix=rendering.prefix(request),
     )
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_messages(request, place), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_messages(request, place), 200, HEADERS, "text/event-stream")
 
 
 def _require(request: Request, run_id: int) -> None:
@@ -61,7 +58,7 @@ def _require(request: Request, run_id: int) -> None:
         get_run(session, run_id)
 
 
-async def _messages(request: Request, place: Place) -> AsyncIterator[str]:
+async def _messages(request: Request, place: Place) -> AsyncIterator[str | bytes]:
     live: Live = request.app.state.live
     shown: dict[str, str] = {}
     with live.channel(place.run_id) as channel:
@@ -101,8 +98,8 @@ def _news(request: Request, reading: Reading, shown: dict[str, str]) -> list[str
     return messages
 
 
-def _message(request: Request, parts: list[dict[str, str]], cursor: str) -> str:
-    return sse(rendering.fragment(request, "partials/_live.html", parts=parts), cursor=cursor)
+def _message(request: Request, parts: list[dict[str, str]], cursor: Cursor) -> str:
+    return sse(rendering.fragment(request, "partials/_live.html", parts=parts), cursor=cursor.encode())
 
 
 def _swap(name: str) -> str:

@@ -16,7 +16,7 @@ from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.pages.deliveries import notice_of
 from app.web.pages.resources import resource_panels
 from app.web.runlog.lines import LogFilter
-from app.web.runlog.tail import LogScope, render_tail
+from app.web.runlog.tail import render_tail
 from app.web.views import rendering
 from app.web.views.run import files_context, run_context
 
@@ -61,8 +61,7 @@ def render(
     wanted = query.filter()
     with read_session(request.app.state.engine) as session:
         run = get_run_document(session, run_id)
-        root = settings.runs_dir / str(run_id)
-        log = render_tail(session, LogScope(root=root, run_id=run_id, stages=run["stages"], wanted=wanted))
+        log = render_tail(session, settings.runs_dir, run_id, wanted)
         charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
         used = resource_panels(session, get_run(session, run_id))
         notice = notice_of(request, session, run_id)

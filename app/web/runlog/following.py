@@ -4,19 +4,21 @@ Readers at the same place share one reading per tick of the run's channel, so tw
 as one.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from fastapi import Request
 
 from app.db import read_session
 from app.runs.store import get_run_document
-from app.web.runlog.lines import LogCursor, LogFilter, LogLine, newest
-from app.web.runlog.tail import LogScope, read_more
+from app.runs.telemetry.cursor import Cursor
+from app.runs.telemetry.feed import pull
+from app.runs.telemetry.items import Item, Wanted
+from app.web.runlog.lines import LogFilter, LogLine, event_line, newest, output_lines
 from app.web.streams import Channel
 from app.web.views import rendering
 from app.web.views.run import files_context, run_context
@@ -34,7 +36,7 @@ class Place:
     """Who reads what, and from where on."""
 
     run_id: int
-    cursor: str
+    cursor: Cursor
     wanted: LogFilter
     role: str
     prefix: str
@@ -45,7 +47,7 @@ class Batch:
     """Log lines as HTML, and the place after them."""
 
     html: str
-    cursor: str
+    cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Reading:
     batches: list[Batch]
     parts: dict[str, str]
     """HTML of each part of the page by its name."""
-    cursor: str
+    cursor: Cursor
     final: bool
     """Whether nothing can follow."""
     numbers: bool
@@ -63,33 +65,38 @@ class Reading:
 
 
 def read(request: Request, place: Place) -> Reading:
-    """Return what is new.
-
-    The state is read before the log: a run seen as ended has written all its lines by then. Raises NotFound.
-    """
+    """Return what is new; of a run that has ended, everything that is left. Raises NotFound."""
     state = request.app.state
-    cursor = LogCursor.decode(place.cursor) if place.cursor else LogCursor()
+    runs_dir, cursor = state.settings.runs_dir, place.cursor
+    wanted = Wanted(moves=False, output=place.wanted.output())
+    batches, numbers, more = list[Batch](), False, True
     with read_session(state.engine) as session:
-        run = get_run_document(session, place.run_id)
-        root = state.settings.runs_dir / str(place.run_id)
-        scope = LogScope(root=root, run_id=place.run_id, stages=run["stages"], wanted=place.wanted)
-        context = run_context(state.settings.runs_dir, run)
-        if context["final"]:
-            context |= files_context(state.settings.runs_dir, run)
-        lines, numbers = read_more(session, scope, cursor)
-        batches = _batches(request, lines, cursor)
-        before = place.cursor
-        while context["final"] and cursor.encode() != before:  # drain: the stream is about to end
-            before = cursor.encode()
-            lines, _ = read_more(session, scope, cursor)
+        # One snapshot: a run seen as ended has written all its output by then.
+        context = run_context(runs_dir, get_run_document(session, place.run_id))
+        while more:
+            found = pull(session, runs_dir, place.run_id, cursor, wanted)
+            cursor = found.cursor
+            numbers = numbers or any(item.type == "event" and item.data["type"] == "metrics" for item in found.items)
+            lines = _lines(runs_dir / str(place.run_id), found.items, place.wanted)
             batches += _batches(request, lines, cursor)
+            more = context["final"] and bool(found.items) and not cursor.ended
+    if context["final"]:
+        context |= files_context(runs_dir, context["run"])
     return Reading(
-        batches=batches,
-        parts=_parts(request, context),
-        cursor=cursor.encode(),
-        final=context["final"],
-        numbers=numbers,
+        batches=batches, parts=_parts(request, context), cursor=cursor, final=context["final"], numbers=numbers
     )
+
+
+def _lines(root: Path, items: Sequence[Item], wanted: LogFilter) -> list[LogLine]:
+    """Return messages in their order, then what was printed."""
+    lines: list[LogLine] = []
+    for item in items:
+        if item.type == "log":
+            lines += output_lines(root, item.data)
+        elif item.type == "event" and wanted.wants(item.data["stage"], item.data["rank"], "messages"):
+            line = event_line(item.data)
+            lines += [line] if line is not None else []
+    return lines
 
 
 def _parts(request: Request, context: dict[str, Any]) -> dict[str, str]:
@@ -97,37 +104,13 @@ def _parts(request: Request, context: dict[str, Any]) -> dict[str, str]:
     return {name: rendering.fragment(request, f"partials/_run_{name}.html", **context) for name in names}
 
 
-def _batches(request: Request, lines: list[LogLine], cursor: LogCursor) -> list[Batch]:
+def _batches(request: Request, lines: list[LogLine], cursor: Cursor) -> list[Batch]:
     if not lines:
         return []
     html = rendering.fragment(request, "partials/_log_lines.html", lines=newest(lines, MOST_LINES))
-    return [Batch(html=html, cursor=cursor.encode())]
-
-
-@dataclass(slots=True, weakref_slot=True)
-class Shared:
-    """Readings of one channel in its present tick."""
-
-    tick: int = -1
-    tasks: dict[Place, asyncio.Task[Reading]] = field(default_factory=dict)
-
-    def reading(self, tick: int, place: Place, start: Callable[[], Awaitable[Reading]]) -> asyncio.Task[Reading]:
-        """Return the reading for a place, started once per tick."""
-        if tick != self.tick:
-            self.tick, self.tasks = tick, {}
-        if place not in self.tasks:
-            self.tasks[place] = asyncio.ensure_future(start())
-        return self.tasks[place]
-
-
-_SHARED: Final[WeakKeyDictionary[Channel, Shared]] = WeakKeyDictionary()
+    return [Batch(html=html, cursor=cursor)]
 
 
 async def read_shared(request: Request, channel: Channel, place: Place) -> Reading:
-    """Return the reading for a place; whoever asks first in this tick starts it. Call it in the event loop."""
-    shared = _SHARED.setdefault(channel, Shared())
-
-    async def start() -> Reading:
-        return await to_thread.run_sync(read, request, place)
-
-    return await asyncio.shield(shared.reading(channel.tick, place, start))  # a reader that leaves takes nothing away
+    """Return the reading for a place; whoever asks first in this tick makes it. Call it in the event loop."""
+    return await channel.shared(place, partial(to_thread.run_sync, read, request, place))

@@ -1,35 +1,16 @@
-"""The log of a run as its page shows it: timed messages, and captured output read from byte offsets.
+"""Lines of the log as the page of a run shows them: timed messages, and pieces of captured output."""
 
-A place in the log is a `LogCursor`: the newest event and, per attempt, the bytes of every output file already shown. A
-page that was rendered at a cursor and a stream that starts there show every line once.
-"""
-
-import base64
-import json
-import os
-import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.runs.ordering import LARGEST_ID
-from app.runs.telemetry.logs import STREAMS, LogFile
-from app.web.runlog.terminal import LINE_CHARACTERS, shown
-from trainer.contract.paths import RunPaths
+from app.runs.telemetry.items import STREAMS, OutputFilter
+from app.runs.telemetry.logs import LogFile, count_lines, log_at
+from app.web.runlog.terminal import shown
 
-TAIL_BYTES: Final = 24_000
-"""Shown of each file when the page is rendered."""
-STEP_BYTES: Final = 64_000
-"""Sent of each file in one message of the live stream."""
-BEHIND_BYTES: Final = 1_000_000
-"""A file further ahead than this is skipped to its end, and the log says so."""
 COUNT_BYTES: Final = 8_000_000
 """Of what is skipped at most so much is read to count its lines."""
-COUNT_STEP: Final = 1 << 20
-MOST_LINES: Final = 400
-FILE_NAME: Final = re.compile(r"^rank(\d{1,6})\.(stdout|stderr)$")
 TEXT_EVENTS: Final = frozenset({"start", "message", "error", "checkpoint", "phase", "end"})
 
 
@@ -72,80 +53,12 @@ class LogFilter:
         """Return whether a line from there is shown."""
         return self.stage in ("", stage) and (self.rank is None or self.rank == rank) and (self.stream in ("", stream))
 
-
-@dataclass(slots=True, kw_only=True)
-class LogCursor:
-    """How far a reader has come."""
-
-    event: int = 0
-    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
-    """`<stage>/<attempt>` -> `<rank><o or e>` -> byte."""
-
-    def encode(self) -> str:
-        """Return the cursor as one opaque word."""
-        plain = json.dumps([self.event, self.offsets], separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(zlib.compress(plain, 6)).decode().rstrip("=")
-
-    @classmethod
-    def decode(cls, text: str) -> "LogCursor":
-        """Invert `encode`. Raises ValueError for anything else."""
-        try:
-            packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            inflater = zlib.decompressobj()
-            event, offsets = json.loads(inflater.decompress(packed, 1 << 20))
-            checked = {str(key): {str(name): _place(at) for name, at in row.items()} for key, row in offsets.items()}
-            return cls(event=_place(event), offsets=checked)
-        except (ValueError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-            raise ValueError(f"not a cursor of this page: {text[:40]!r}") from error
-
-    def at(self, log: LogFile) -> int:
-        """Return the next byte to read of a file."""
-        return self.offsets.get(f"{log.stage}/{log.attempt}", {}).get(f"{log.rank}{log.stream[3]}", 0)
-
-    def move(self, log: LogFile, offset: int) -> None:
-        """Note that everything before `offset` was shown."""
-        self.offsets.setdefault(f"{log.stage}/{log.attempt}", {})[f"{log.rank}{log.stream[3]}"] = offset
-
-
-def _place(value: object) -> int:
-    """Return a number of a cursor. Raises ValueError for what no cursor holds."""
-    if type(value) is not int or not 0 <= value <= LARGEST_ID:
-        raise ValueError(f"{value!r:.40} is no place")
-    return value
-
-
-def log_files(root: Path, stages: Sequence[Mapping[str, Any]], wanted: LogFilter) -> Iterator[LogFile]:
-    """Yield the output files there are, by stage, attempt, rank and stream."""
-    if wanted.stream == "messages":
-        return
-    paths = RunPaths(root)
-    for stage in stages:
-        if stage["attempt"] < 1 or wanted.stage not in ("", stage["name"]):
-            continue
-        attempt = paths.attempt(stage["name"], stage["attempt"])
-        folder = attempt.log(0, STREAMS[0]).parent
-        names = (FILE_NAME.match(path.name) for path in (folder.iterdir() if folder.is_dir() else ()))
-        for rank, stream in sorted((int(match[1]), match[2]) for match in names if match):
-            if wanted.wants(stage["name"], rank, stream):
-                yield LogFile(
-                    path=attempt.log(rank, stream),
-                    stage=stage["name"],
-                    attempt=stage["attempt"],
-                    rank=rank,
-                    stream="stdout" if stream == "stdout" else "stderr",
-                    ended=stage["finished_at"] is not None,
-                )
-
-
-def tail(log: LogFile, cursor: LogCursor, *, most: int = MOST_LINES, countable: int = COUNT_BYTES) -> list[LogLine]:
-    """Return the last lines of a file, at most `most`, and move the cursor behind them.
-
-    What is left out before them stands in a note at their begin: its lines where they lie in `countable` bytes.
-    """
-    data, start, size = _read(log, None, TAIL_BYTES)
-    cut = data.find(b"\n") + 1 if start > 0 else 0  # the first line is most likely cut
-    lines = _take(log, cursor, data[cut:], start + cut, size, skipped=(0, start + cut), countable=countable)
-    return newest(lines, most)
+    def output(self) -> OutputFilter | None:
+        """Return whose output that is, None for nobody's; lines are shown whole."""
+        if self.stream == "messages":
+            return None
+        streams = tuple(stream for stream in STREAMS if self.stream in ("", stream))
+        return OutputFilter(stage=self.stage or None, rank=self.rank, streams=streams, whole_lines=True)
 
 
 def newest(lines: list[LogLine], most: int) -> list[LogLine]:
@@ -159,77 +72,29 @@ def newest(lines: list[LogLine], most: int) -> list[LogLine]:
     return [left_out(lines[0].source, gone, sum(line.left_bytes for line in notes)), *kept]
 
 
-def more(log: LogFile, cursor: LogCursor) -> list[LogLine]:
-    """Return the lines of a file after the cursor, a bounded number of bytes, and move the cursor behind them."""
-    offset = cursor.at(log)
-    data, start, size = _read(log, offset, STEP_BYTES)
-    if size - offset <= BEHIND_BYTES:
-        return _take(log, cursor, data, start, size)
-    data, start, size = _read(log, None, TAIL_BYTES)
-    cut = data.find(b"\n") + 1
-    return _take(log, cursor, data[cut:], start + cut, size, skipped=(offset, start + cut))
+def output_lines(root: Path, piece: Mapping[str, Any]) -> list[LogLine]:
+    """Return a `log` item of the run with folder `root` as lines, after a note about what was skipped before it."""
+    log = log_at(root, piece["stage"], piece["attempt"], piece["rank"], piece["stream"])
+    skipped = piece.get("skipped", 0)
+    notes = [skipped_note(log, piece["offset"] - skipped, piece["offset"])] if skipped else []
+    return notes + text_lines(log, piece["text"])
 
 
-def _skipped(log: LogFile, begin: int, end: int, countable: int) -> LogLine:
+def text_lines(log: LogFile, text: str) -> list[LogLine]:
+    """Return captured output as lines; a line break at its end begins no further one."""
+    css = "err" if log.stream == "stderr" else ""
+    texts = text.removesuffix("\n").split("\n") if text else []
+    return [LogLine(source=_source(log), text=shown(line), css=css) for line in texts]
+
+
+def skipped_note(log: LogFile, begin: int, end: int, countable: int = COUNT_BYTES) -> LogLine:
     """Return the note that stands for the bytes from `begin` to `end`, which is behind a line break."""
-    source, lines, at = _source(log), 0, begin
-    if end - begin > countable:
-        return left_out(source, 0, end - begin)
-    try:
-        with log.path.open("rb") as handle:
-            handle.seek(begin)
-            while at < end and (piece := handle.read(min(COUNT_STEP, end - at))):
-                lines += piece.count(b"\n")
-                at += len(piece)
-    except OSError:  # removed with its run a moment ago
-        return left_out(source, 0, end - begin)
-    return left_out(source, lines, 0 if lines else end - begin)
+    lines = count_lines(log, begin, end) if end - begin <= countable else 0
+    return left_out(_source(log), lines, 0 if lines else end - begin)
 
 
 def _source(log: LogFile) -> str:
     return f"{log.stage}/{log.rank} {log.stream}"
-
-
-def _read(log: LogFile, offset: int | None, limit: int) -> tuple[bytes, int, int]:
-    """Return (bytes, where they start, size of the file); without an offset the last `limit` bytes."""
-    try:
-        with log.path.open("rb") as handle:
-            size = handle.seek(0, os.SEEK_END)
-            start = max(0, size - limit) if offset is None else min(offset, size)
-            handle.seek(start)
-            return handle.read(limit), start, size
-    except OSError:  # not there yet, or removed with its run a moment ago
-        return b"", offset or 0, offset or 0
-
-
-def _take(
-    log: LogFile,
-    cursor: LogCursor,
-    data: bytes,
-    start: int,
-    size: int,
-    *,
-    skipped: tuple[int, int] = (0, 0),
-    countable: int = COUNT_BYTES,
-) -> list[LogLine]:
-    """Cut `data`, which starts at byte `start`, into whole lines; an unfinished last one stays for the next reading.
-
-    The bytes between the two of `skipped` are not shown, and a note says so.
-    """
-    source = _source(log)
-    whole, newline, rest = data.rpartition(b"\n")
-    complete = log.ended and start + len(data) >= size
-    if rest and (complete or len(rest) > LINE_CHARACTERS):
-        whole, newline, rest = data, b"\n", b""
-    cursor.move(log, start + len(data) - len(rest))
-    if not newline:
-        return []
-    lines = []
-    if skipped[1] > skipped[0]:
-        lines.append(_skipped(log, *skipped, countable))
-    css = "err" if log.stream == "stderr" else ""
-    texts = whole.decode(errors="replace").split("\n")
-    return lines + [LogLine(source=source, text=shown(text), css=css) for text in texts]
 
 
 def event_line(event: Mapping[str, Any]) -> LogLine | None:

@@ -1,29 +1,34 @@
-"""The log at the moment a page is rendered, and what came after it: the same lines in both, none twice."""
+"""The log at the moment a page is rendered: its newest lines, and the cursor at which the live stream goes on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sqlmodel import Session
-
-from app.runs.store import get_run
-from app.runs.telemetry.events import EVENTS_LIMIT, count_events, events, newest_events
+from app.db import Session
+from app.runs.models import StageAttempt
+from app.runs.store import get_run, stages_of
+from app.runs.telemetry.cursor import Cursor
+from app.runs.telemetry.events import count_events, newest_events
+from app.runs.telemetry.feed import is_over, place_of
+from app.runs.telemetry.logs import LogFile, attempt_logs, read_piece
 from app.web.runlog.lines import (
-    MOST_LINES,
+    COUNT_BYTES,
     TEXT_EVENTS,
-    LogCursor,
     LogFilter,
     LogLine,
     event_line,
     left_out,
-    log_files,
-    more,
-    tail,
+    newest,
+    skipped_note,
+    text_lines,
 )
 
+TAIL_BYTES: Final = 24_000
+"""Shown of each file."""
 COUNT_ALL: Final = 32_000_000
-"""Bytes read of all files together to count their lines when a page is rendered."""
+"""Bytes read of all files together to count their lines."""
+MOST_LINES: Final = 400
 FEWEST_LINES: Final = 25
 """Shown of every file, however many there are."""
 
@@ -33,7 +38,7 @@ class LogView:
     """Lines of the log, and the place after them."""
 
     lines: list[LogLine]
-    cursor: LogCursor
+    cursor: Cursor
     total: int
     """Lines there are, as far as they were counted: those shown, and those the notes stand for."""
     uncounted: int
@@ -45,69 +50,64 @@ class LogView:
         return sum(not line.is_note for line in self.lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogScope:
-    """Whose log is read, and what of it."""
-
-    root: Path
-    """Folder of the run."""
-    run_id: int
-    stages: Sequence[Mapping[str, Any]]
-    """Of the run's document."""
-    wanted: LogFilter
-
-
-def render_tail(session: Session, scope: LogScope) -> LogView:
+def render_tail(session: Session, runs_dir: Path, run_id: int, wanted: LogFilter) -> LogView:
     """Return the newest lines: timed messages in order, then what the ranks printed, file by file."""
-    last = get_run(session, scope.run_id).next_event_id - 1
-    cursor = LogCursor(event=last)
-    wanted, messages, total = scope.wanted, list[LogLine](), 0
-    if wanted.stream in ("", "messages"):
-        messages = _last_messages(session, scope, last)
-        total = count_events(
-            session, scope.run_id, TEXT_EVENTS, last=last, stage=wanted.stage or None, rank=wanted.rank
-        )
-    if total > len(messages):
-        messages.insert(0, left_out("messages", total - len(messages)))
+    run = get_run(session, run_id)
+    attempts = [row for row in stages_of(session, run_id) if row.attempt > 0]
+    cursor = _cursor(run.next_event_id - 1, attempts)
+    messages, total = _messages(session, run_id, wanted, cursor.event)
     printed: list[LogLine] = []
-    files = list(log_files(scope.root, scope.stages, wanted))
-    most, countable = max(FEWEST_LINES, MOST_LINES // max(1, len(files))), COUNT_ALL // max(1, len(files))
-    for log in files:
-        printed += tail(log, cursor, most=most, countable=countable)
+    root = runs_dir / str(run_id)
+    files = [
+        (row, log)
+        for row in attempts
+        for log in _files(root, row, wanted, ended=row is not attempts[-1] or is_over(run, row))
+    ]
+    share = max(1, len(files))
+    for row, log in files:
+        lines, offset = tail(log, most=max(FEWEST_LINES, MOST_LINES // share), countable=COUNT_ALL // share)
+        printed += lines
+        if row is attempts[-1]:  # those before it are over, and a cursor in a later attempt is behind them
+            cursor = cursor.with_offset(place_of(log), offset)
     total += sum(line.left_lines if line.is_note else 1 for line in printed)
-    return LogView(
-        lines=messages + printed, cursor=cursor, total=total, uncounted=sum(line.left_bytes for line in printed)
-    )
+    uncounted = sum(line.left_bytes for line in printed)
+    return LogView(lines=messages + printed, cursor=cursor, total=total, uncounted=uncounted)
 
 
-def _last_messages(session: Session, scope: LogScope, last: int) -> list[LogLine]:
-    wanted = scope.wanted
+def _cursor(event: int, attempts: list[StageAttempt]) -> Cursor:
+    cursor = Cursor(event=event)
+    return replace(cursor, position=attempts[-1].position, attempt=attempts[-1].attempt) if attempts else cursor
+
+
+def _files(root: Path, row: StageAttempt, wanted: LogFilter, *, ended: bool) -> Iterator[LogFile]:
+    for log in attempt_logs(root, row.stage, row.attempt, ended=ended):
+        if wanted.wants(log.stage, log.rank, log.stream):
+            yield log
+
+
+def _messages(session: Session, run_id: int, wanted: LogFilter, last: int) -> tuple[list[LogLine], int]:
+    """Return the newest messages in order, after a note about those before them, and how many there are."""
+    if wanted.stream not in ("", "messages"):
+        return [], 0
+    stage, rank = wanted.stage or None, wanted.rank
     found = [
         item
         for kind in sorted(TEXT_EVENTS)
-        for item in newest_events(
-            session, scope.run_id, kind, last=last, stage=wanted.stage or None, rank=wanted.rank, limit=MOST_LINES
-        )
+        for item in newest_events(session, run_id, kind, last=last, stage=stage, rank=rank, limit=MOST_LINES)
     ]
     lines = (event_line(item) for item in sorted(found, key=lambda item: int(item["id"]))[-MOST_LINES:])
-    return [line for line in lines if line is not None]
+    messages = [line for line in lines if line is not None]
+    total = count_events(session, run_id, TEXT_EVENTS, last=last, stage=stage, rank=rank)
+    if total > len(messages):
+        messages.insert(0, left_out("messages", total - len(messages)))
+    return messages, total
 
 
-def _wanted(item: Mapping[str, Any], wanted: LogFilter) -> bool:
-    return wanted.wants(item["stage"], item["rank"], "messages")
+def tail(log: LogFile, *, most: int = MOST_LINES, countable: int = COUNT_BYTES) -> tuple[list[LogLine], int]:
+    """Return the last lines of a file, at most `most`, and the byte behind them.
 
-
-def read_more(session: Session, scope: LogScope, cursor: LogCursor) -> tuple[list[LogLine], bool]:
-    """Return (lines after the cursor, whether numbers came too) and move the cursor behind them; bounded."""
-    lines: list[LogLine] = []
-    numbers = False
-    page = events(session, scope.run_id, after=cursor.event, limit=EVENTS_LIMIT)
-    for item in page["items"]:
-        numbers = numbers or item["type"] == "metrics"
-        line = event_line(item) if scope.wanted.stream in ("", "messages") and _wanted(item, scope.wanted) else None
-        if line is not None:
-            lines.append(line)
-    cursor.event = page["next_after"]
-    for log in log_files(scope.root, scope.stages, scope.wanted):
-        lines += more(log, cursor)
-    return lines, numbers
+    What is left out before them stands in a note at their begin: its lines where they lie in `countable` bytes.
+    """
+    piece = read_piece(log, -TAIL_BYTES, TAIL_BYTES, whole_lines=True, from_line=True)
+    notes = [skipped_note(log, 0, piece.offset, countable)] if piece.offset and piece.text else []
+    return newest(notes + text_lines(log, piece.text), most), piece.next_offset

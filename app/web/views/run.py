@@ -1,7 +1,7 @@
 """What every part of the run page shows, gathered from the run's document and its result."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,8 +9,8 @@ from app.formats import number
 from app.runs.results import artifacts
 from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
+from app.runs.telemetry.logs import attempt_logs
 from app.web.pages.previews import offered
-from app.web.runlog.lines import LogFilter, log_files
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
 from trainer.contract.kinds import kinds
@@ -42,7 +42,9 @@ def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
 
 def files_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run offers as files: its artifacts, and the first of its ranks' outputs."""
-    outputs = log_files(runs_dir / str(run["id"]), run["stages"], LogFilter())
+    root = runs_dir / str(run["id"])
+    attempts = ((stage["name"], stage["attempt"]) for stage in run["stages"] if stage["attempt"])
+    outputs = chain.from_iterable(attempt_logs(root, *attempt) for attempt in attempts)
     return {
         "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run["id"])["items"]],
         "log_files": list(islice(outputs, MOST_OUTPUTS)),

@@ -1,4 +1,4 @@
-"""Captured output read from byte offsets: every line once, none torn, whatever bytes it has."""
+"""Captured output as lines of a page: every line once, none torn, whatever bytes it has."""
 
 from pathlib import Path
 
@@ -6,9 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.runs.telemetry.logs import LogFile
-from app.web.runlog import lines as loglines
-from app.web.runlog.lines import LogCursor, LogFilter, event_line, log_files, more, tail
+from app.runs.telemetry.items import OutputFilter
+from app.runs.telemetry.logs import LogFile, read_piece
+from app.web.runlog.lines import LogFilter, LogLine, event_line, output_lines, text_lines
+from app.web.runlog.tail import tail
 from app.web.runlog.terminal import shown
 
 
@@ -16,7 +17,7 @@ def log(path: Path, *, ended: bool = False) -> LogFile:
     return LogFile(path=path, stage="s", attempt=1, rank=0, stream="stdout", ended=ended)
 
 
-def texts(lines: list[loglines.LogLine]) -> list[str]:
+def texts(lines: list[LogLine]) -> list[str]:
     return [line.text for line in lines]
 
 
@@ -24,28 +25,30 @@ def texts(lines: list[loglines.LogLine]) -> list[str]:
 @given(st.lists(st.binary(min_size=0, max_size=12).map(lambda part: part.replace(b"\r", b"")), max_size=12))
 def test_pieces_give_every_line_once(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("log") / "out"
-    cursor, found, written = LogCursor(), [], b""
-    for part in parts:
+    offset, found, written = 0, [], b""
+    for number, part in enumerate([*parts, b""]):
         written += part
         path.write_bytes(written)
-        found += texts(more(log(path), cursor))
-    found += texts(more(log(path, ended=True), cursor))
+        piece = read_piece(log(path, ended=number == len(parts)), offset, whole_lines=True)
+        found += texts(text_lines(log(path), piece.text))
+        offset = piece.next_offset
     expected = written.decode(errors="replace").removesuffix("\n").split("\n") if written else []
     assert found == [shown(line) for line in expected]
+    assert offset == len(written)
 
 
 def test_page_and_stream_share_no_line(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("one\ntwo\nhal")
-    cursor = LogCursor()
-    assert texts(tail(log(path), cursor)) == ["one", "two"]
+    lines, offset = tail(log(path))
+    assert texts(lines) == ["one", "two"]
     path.write_text("one\ntwo\nhalf\nfour\n")
-    again = LogCursor.decode(cursor.encode())
-    assert texts(more(log(path), again)) == ["half", "four"]
-    assert more(log(path), again) == []
+    piece = read_piece(log(path), offset, whole_lines=True)
+    assert texts(text_lines(log(path), piece.text)) == ["half", "four"]
+    assert read_piece(log(path), piece.next_offset, whole_lines=True).text == ""
 
 
-def counted(lines: list[loglines.LogLine]) -> tuple[int, int, int]:
+def counted(lines: list[LogLine]) -> tuple[int, int, int]:
     """Return lines shown, lines the notes stand for, bytes nobody counted."""
     shown_lines = sum(not line.is_note for line in lines)
     return shown_lines, sum(line.left_lines for line in lines), sum(line.left_bytes for line in lines)
@@ -54,40 +57,35 @@ def counted(lines: list[loglines.LogLine]) -> tuple[int, int, int]:
 def test_long_file_tells_how_many_lines_it_has(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("".join(f"line {number:06d}\n" for number in range(5000)))
-    lines = tail(log(path), LogCursor(), most=300)
+    lines, offset = tail(log(path), most=300)
     assert counted(lines) == (300, 4700, 0)
     assert lines[0].text.startswith("4,700 lines before this one are not shown")
     assert (lines[1].text, lines[-1].text) == ("line 004700", "line 004999")
+    assert offset == path.stat().st_size
 
 
 def test_huge_file_tells_bytes_instead(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("".join(f"line {number:06d}\n" for number in range(5000)))
-    lines = tail(log(path), LogCursor(), countable=1000)
+    lines, _ = tail(log(path), countable=1000)
     shown_lines, left, uncounted = counted(lines)
     assert (shown_lines, uncounted > 0) == (400, True)
     assert uncounted + (shown_lines + left) * 12 == path.stat().st_size
 
 
-def test_flood_is_skipped_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("start\n")
-    cursor = LogCursor()
-    tail(log(path), cursor)
-    with path.open("a") as handle:
-        handle.write(("y" * 99 + "\n") * 20_000)
-    lines = more(log(path), cursor)
-    shown_lines, left, uncounted = counted(lines)
-    assert lines[0].is_note
-    assert 0 < shown_lines < 400
-    assert (shown_lines + left, uncounted) == (20_000, 0)
-    assert more(log(path), cursor) == []
+def test_skipped_output_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "s" / "attempt_1" / "logs" / "rank0.stdout"
+    path.parent.mkdir(parents=True)
+    path.write_text("ten bytes\n" * 50 + "last\n")
+    place = {"stage": "s", "attempt": 1, "rank": 0, "stream": "stdout"}
+    lines = output_lines(tmp_path, {**place, "offset": 500, "skipped": 400, "text": "last\n"})
+    assert counted(lines) == (1, 40, 0)
+    assert (lines[0].is_note, lines[1].text) == (True, "last")
+    assert counted(output_lines(tmp_path, {**place, "offset": 500, "text": "last\n"})) == (1, 0, 0)
 
 
 def test_missing_file_is_empty(tmp_path: Path) -> None:
-    cursor = LogCursor()
-    assert tail(log(tmp_path / "none"), cursor) == []
-    assert cursor.at(log(tmp_path / "none")) == 0
+    assert tail(log(tmp_path / "none")) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -115,29 +113,12 @@ def test_endless_line_is_cut_and_marked() -> None:
     assert len(shown("\x1b" * 100_000)) < 5000  # in linear time too
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "AAAA", "eJw"])
-def test_foreign_cursor_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a cursor"):
-        LogCursor.decode(text)
-
-
-def test_filter_finds_files_of_one_rank(tmp_path: Path) -> None:
-    folder = tmp_path / "train" / "attempt_1" / "logs"
-    folder.mkdir(parents=True)
-    for name in ("rank0.stdout", "rank10.stderr", "rank2.stderr", "rank0.txt", "notes"):
-        (folder / name).touch()
-    stages = [
-        {"name": "train", "attempt": 1, "finished_at": None},
-        {"name": "later", "attempt": 0, "finished_at": None},
-    ]
-    assert [(item.rank, item.stream) for item in log_files(tmp_path, stages, LogFilter())] == [
-        (0, "stdout"),
-        (2, "stderr"),
-        (10, "stderr"),
-    ]
-    assert [item.rank for item in log_files(tmp_path, stages, LogFilter(rank=2))] == [2]
-    assert list(log_files(tmp_path, stages, LogFilter(stream="messages"))) == []
-    assert list(log_files(tmp_path, stages, LogFilter(stage="later"))) == []
+def test_filter_tells_whose_output_is_read() -> None:
+    assert LogFilter().output() == OutputFilter(whole_lines=True)
+    assert LogFilter(stage="train", rank=2, stream="stderr").output() == OutputFilter(
+        stage="train", rank=2, streams=("stderr",), whole_lines=True
+    )
+    assert LogFilter(stream="messages").output() is None
 
 
 def test_numbers_are_no_lines() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.runs.telemetry.cursor import START, Cursor
 from app.web.pages.live import sse
 from app.web.runlog import following
 from app.web.runlog.following import Place, Reading, read_shared
@@ -12,7 +13,7 @@ from app.web.runlog.lines import LogFilter
 from app.web.streams import Channel
 
 
-def place(cursor: str = "", role: str = "operator") -> Place:
+def place(cursor: Cursor = START, role: str = "operator") -> Place:
     return Place(run_id=1, cursor=cursor, wanted=LogFilter(), role=role, prefix="")
 
 
@@ -39,7 +40,7 @@ def test_same_place_is_read_once(readings: list[Place]) -> None:
 
 
 def test_other_place_or_role_is_read_apart(readings: list[Place]) -> None:
-    asyncio.run(several(Channel(), place(), place("later"), place(role="viewer")))
+    asyncio.run(several(Channel(), place(), place(Cursor(event=1)), place(role="viewer")))
     assert len(readings) == 3
 
 

@@ -1,0 +1,56 @@
+"""Noticing that something happened to a run, without reading what: cheap enough to ask ten times a second."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from sqlalchemy import Engine
+from sqlmodel import col, select
+
+from app.db import DataVersion, read_session
+from app.runs.models import Run
+from app.runs.states import FINAL
+
+WATCH_SECONDS: Final = 0.1
+"""How often to ask."""
+LOG_SECONDS: Final = 0.5
+"""Output files grow without a change in the database; runs that have not ended count as changed this often."""
+DELETED: Final = ("deleted",)
+QUIET: Final = frozenset({DELETED, *((state.value,) for state in FINAL)})
+"""First parts of marks of runs whose output grows no more."""
+_LOOKS: Final = round(LOG_SECONDS / WATCH_SECONDS)
+
+
+class Watch:
+    """Names the runs in which something happened since it was asked last."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._data_version = DataVersion(engine)
+        self._version: int | None = None
+        self._marks: dict[int, tuple[Any, ...]] = {}
+        self._looks = 0
+
+    def close(self) -> None:
+        """Give its connection back; the next question takes another one."""
+        self._data_version.close()
+        self._version = None
+
+    def changed(self, runs: Collection[int]) -> list[int]:
+        """Return those of `runs` to be read again. Raises what the database raises; ask again after `close` then."""
+        self._looks += 1
+        if not runs:
+            return []
+        output = self._looks % _LOOKS == 0
+        version = self._data_version.read()
+        before = self._marks
+        if version is None or version != self._version or not before.keys() >= set(runs):
+            self._marks = self._read(runs)
+            self._version = version
+        marks = {run: self._marks[run] for run in runs}
+        return [run for run, mark in marks.items() if mark != before.get(run) or (output and mark[:1] not in QUIET)]
+
+    def _read(self, runs: Collection[int]) -> dict[int, tuple[Any, ...]]:
+        query = select(Run.id, Run.state, Run.next_event_id, Run.deleting).where(col(Run.id).in_(runs))
+        with read_session(self._engine) as session:
+            found = {run_id: tuple(mark) for run_id, *mark in session.exec(query)}
+        return {run: found.get(run, DELETED) for run in runs}
