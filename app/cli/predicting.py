@@ -54,7 +54,7 @@ def _by_file(image: Path, checkpoint: Path) -> dict[str, Any]:
     if not checkpoint.is_file():
         raise CommandError(Exit.NOT_FOUND, f"there is no model file {checkpoint}")
     try:
-        return classify_files(checkpoint, [image], **limits)[0].document(None)
+        return classify_files(checkpoint, [image], **limits)[0].document(None).model_dump(exclude_unset=True)
     except Refused as refusal:
         document = {"code": refusal.code, "status": refusal.status, "detail": refusal.detail}
         raise CommandError(Exit.USAGE, refusal.detail, document) from None

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from pydantic import Field
 
+from app.documents import Document
 from app.inference import wire
 from app.inference.errors import ImageRefused, ModelRefused, Refused, Unavailable, check_bytes
 from app.settings import CHECKOUT, harmless
@@ -44,6 +46,18 @@ CLOSE_SECONDS: Final = 5.0
 KINDS: Final[dict[str, type[Refused]]] = {kind.__name__: kind for kind in (ImageRefused, ModelRefused, Unavailable)}
 
 
+class PredictionDocument(Document):
+    """The class of a picture; `frame` is there only for a file with several."""
+
+    best: str = Field(alias="class")
+    confidence: float = Field(json_schema_extra={"minimum": 0, "maximum": 1})
+    probabilities: dict[str, float] = Field(description="They sum to 1.")
+    run_id: int | None = Field(description="The run whose model answered.")
+    model_sha256: str
+    seconds: float = Field(description="From the whole upload to the answer.")
+    frame: int | None = Field(None, description="Frame that was used.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """One answered picture."""
@@ -57,18 +71,19 @@ class Prediction:
     seconds: float
     """From the call to the answer, waiting included."""
 
-    def document(self, run_id: int | None) -> dict[str, Any]:
+    def document(self, run_id: int | None) -> PredictionDocument:
         """Return the JSON answer; `run_id` is None for a model that came as a file."""
         best = max(range(len(self.classes)), key=self.probabilities.__getitem__)
-        document = {
-            "class": self.classes[best],
-            "confidence": self.probabilities[best],
-            "probabilities": dict(zip(self.classes, self.probabilities, strict=True)),
-            "run_id": run_id,
-            "model_sha256": self.model_sha256,
-            "seconds": round(self.seconds, 6),
-        }
-        return document if self.frame is None else {**document, "frame": self.frame}
+        several = {} if self.frame is None else {"frame": self.frame}
+        return PredictionDocument(
+            best=self.classes[best],
+            confidence=self.probabilities[best],
+            probabilities=dict(zip(self.classes, self.probabilities, strict=True)),
+            run_id=run_id,
+            model_sha256=self.model_sha256,
+            seconds=round(self.seconds, 6),
+            **several,
+        )
 
 
 class Classifier:

@@ -1,11 +1,29 @@
 """The audit log read: who launched, cancelled, deleted or changed what, newest first."""
 
-from typing import Any
-
+from pydantic import Field
 from sqlmodel import Session, col, select
 
 from app.clock import rfc3339
+from app.documents import Document
 from app.runs.models import AuditEntry
+
+
+class AuditEntryDocument(Document):
+    """Who did what."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    run_id: int | None
+    detail: str
+
+
+class AuditList(Document):
+    """Entries of the audit log, newest first."""
+
+    items: list[AuditEntryDocument]
+    next_before: int | None = Field(description="Ask again with `before` set to it; null on the last page.")
 
 
 def audit_log(
@@ -16,8 +34,8 @@ def audit_log(
     actor: str = "",
     action: str = "",
     limit: int = 100,
-) -> dict[str, Any]:
-    """Return `{items, next_before}`; ask again with `before=next_before` for older entries, None on the last page."""
+) -> AuditList:
+    """Return one page of entries; ask again with `before` set to its `next_before` for older ones."""
     query = select(AuditEntry)
     if before is not None:
         query = query.where(col(AuditEntry.id) < before)
@@ -29,15 +47,5 @@ def audit_log(
         query = query.where(AuditEntry.action == action)
     rows = list(session.exec(query.order_by(col(AuditEntry.id).desc()).limit(limit + 1)))
     more, rows = len(rows) > limit, rows[:limit]
-    return {"items": [_entry(row) for row in rows], "next_before": rows[-1].id if more else None}
-
-
-def _entry(row: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "at": rfc3339(row.at),
-        "actor": row.actor,
-        "action": row.action,
-        "run_id": row.run_id,
-        "detail": row.detail,
-    }
+    items = [AuditEntryDocument(**{**row.model_dump(), "at": rfc3339(row.at)}) for row in rows]
+    return AuditList(items=items, next_before=rows[-1].id if more else None)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, false, func, or_
+from sqlalchemy import select as columns_of
 from sqlmodel import Session, col, select
 
-from app.runs import serialise
+from app.runs.documents import CurrentProgress, Queue, RunDocument, RunList, RunSummary, current_stage
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
 from app.runs.ordering import LARGEST_ID, Order, beyond, restriction, sorted_by, write_cursor
@@ -32,19 +33,6 @@ class RunFilters:
     """Part of the name, notes or a tag, in any case; a number also finds the run with that number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
-    """One page of a list of runs."""
-
-    items: list[dict[str, Any]]
-    next_cursor: str | None
-    """For the next page; None on the last."""
-
-    def document(self) -> dict[str, Any]:
-        """Return the page as JSON carries it."""
-        return {"items": self.items, "next_cursor": self.next_cursor}
-
-
 def list_runs(
     session: Session,
     filters: RunFilters | None = None,
@@ -52,7 +40,7 @@ def list_runs(
     order: Order = Order.NEWEST,
     cursor: str | None = None,
     limit: int = 50,
-) -> RunPage:
+) -> RunList:
     """Return one page of runs. Raises Refused for a cursor this program did not give for that order."""
     conditions = [*restriction(order), *_conditions(filters or RunFilters())]
     query = select(Run).where(col(Run.deleting).is_(False), *conditions)
@@ -63,8 +51,8 @@ def list_runs(
     more, runs = len(runs) > limit, runs[:limit]
     ids = [run.id or 0 for run in runs]
     tags, progress = tags_of(session, ids), _progress_of(session, ids)
-    items = [serialise.summary(run, tags.get(run.id or 0, []), progress.get(run.id or 0)) for run in runs]
-    return RunPage(items=items, next_cursor=write_cursor(order, runs[-1]) if more else None)
+    items = [RunSummary.of(run, tags.get(run.id or 0, []), progress.get(run.id or 0)) for run in runs]
+    return RunList(items=items, next_cursor=write_cursor(order, runs[-1]) if more else None)
 
 
 def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
@@ -91,17 +79,22 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
 def tags_of(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:
     """Return the tags of each run, sorted; runs without tags are absent."""
     found: dict[int, list[str]] = {}
-    rows = select(RunTag).where(col(RunTag.run_id).in_(ids)).order_by(RunTag.tag)
-    for row in session.exec(rows):
-        found.setdefault(row.run_id, []).append(row.tag)
+    rows = select(RunTag.run_id, RunTag.tag).where(col(RunTag.run_id).in_(ids)).order_by(RunTag.tag)
+    for run_id, tag in session.exec(rows):
+        found.setdefault(run_id, []).append(tag)
     return found
 
 
-def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any] | None]:
-    stages: dict[int, list[StageAttempt]] = {}
-    for row in session.exec(select(StageAttempt).where(col(StageAttempt.run_id).in_(ids), StageAttempt.attempt > 0)):
-        stages.setdefault(row.run_id, []).append(row)
-    return {run_id: serialise.stage_progress(serialise.current_stage(rows)) for run_id, rows in stages.items()}
+def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, CurrentProgress]:
+    # Plain columns: rows as objects take most of the time of a list.
+    columns = [col(getattr(StageAttempt, name)) for name in ("run_id", "stage", "done", "total", "unit")]
+    query = columns_of(*columns).where(columns[0].in_(ids), col(StageAttempt.attempt) > 0)
+    rows = session.execute(query.order_by(col(StageAttempt.position), col(StageAttempt.attempt)))
+    newest = {run_id: place for run_id, *place in rows}
+    return {
+        run_id: CurrentProgress(stage=stage, done=done, total=total, unit=unit)
+        for run_id, (stage, done, total, unit) in newest.items()
+    }
 
 
 def get_run(session: Session, run_id: int) -> Run:
@@ -112,15 +105,15 @@ def get_run(session: Session, run_id: int) -> Run:
     return run
 
 
-def get_run_document(session: Session, run_id: int) -> dict[str, Any]:
+def get_run_document(session: Session, run_id: int) -> RunDocument:
     """Return the whole document of a run, as `GET /runs/{id}` gives it. Raises NotFound."""
     run = get_run(session, run_id)
     stages = stages_of(session, run_id)
-    return serialise.document(
+    return RunDocument.whole(
         run,
         tags=tags_of(session, [run_id]).get(run_id, []),
         stages=stages,
-        ranks=ranks_of(session, serialise.current_stage(stages)),
+        ranks=ranks_of(session, current_stage(stages)),
         history=history_of(session, run_id),
         queue=queue_of(session, run),
     )
@@ -150,7 +143,7 @@ def history_of(session: Session, run_id: int, after: int = 0) -> list[RunHistory
     return list(session.exec(query.order_by(col(RunHistory.seq))))
 
 
-def queue_of(session: Session, run: Run) -> dict[str, Any] | None:
+def queue_of(session: Session, run: Run) -> Queue | None:
     """Return the place of a waiting run (1 is next) and why it waits; None for any other."""
     if run.state != State.QUEUED:
         return None
@@ -158,7 +151,7 @@ def queue_of(session: Session, run: Run) -> dict[str, Any] | None:
         Run.state == State.QUEUED, col(Run.deleting).is_(False), col(Run.id) < (run.id or 0)
     )
     why = why_waiting(run, alive=bool(live_workers(session)))
-    return {"position": session.exec(earlier).one() + 1, "why": why}
+    return Queue(position=session.exec(earlier).one() + 1, why=why)
 
 
 def why_waiting(run: Run, *, alive: bool) -> str:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
+from pydantic import Field
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
 from app.db import write_session
+from app.documents import Document
 from app.runs.derived import Delivery, DeliveryAttempt
 from app.runs.errors import NotFound
 from app.runs.models import AuditEntry
@@ -18,10 +20,39 @@ STATUSES: Final[tuple[str, ...]] = get_args(Status)
 """What can become of a delivery; see `app.runs.derived.Delivery`."""
 
 
+class AttemptDocument(Document):
+    """One attempt at a delivery."""
+
+    number: int
+    at: str
+    seconds: float
+    status: int | None = Field(description="HTTP status; null when there was no answer.")
+    error: str
+
+
+class DeliveryDocument(Document):
+    """One end of a run to be told to the webhook."""
+
+    id: int
+    run_id: int
+    run: dict[str, Any] = Field(description="The run as it ended.")
+    status: Status
+    next_at: str | None = Field(description="Earliest moment of the next attempt; null when there is none.")
+    delivered_at: str | None
+    attempts: list[AttemptDocument]
+
+
+class DeliveryList(Document):
+    """Webhook deliveries, newest first."""
+
+    items: list[DeliveryDocument]
+    next_before: int | None = Field(description="Ask again with `before` set to it; null on the last page.")
+
+
 def delivery_log(
     session: Session, *, run_id: int | None = None, status: str = "", before: int | None = None, limit: int = 50
-) -> dict[str, Any]:
-    """Return `{items, next_before}`; ask again with `before=next_before` for older ones, None on the last page."""
+) -> DeliveryList:
+    """Return one page of deliveries; ask again with `before` set to its `next_before` for older ones."""
     limit = max(1, min(limit, MOST))
     query = select(Delivery).order_by(col(Delivery.id).desc()).limit(limit + 1)
     if run_id is not None:
@@ -34,40 +65,31 @@ def delivery_log(
     more, rows = len(rows) > limit, rows[:limit]
     attempts = _attempts(session, [row.id or 0 for row in rows])
     items = [_delivery(row, attempts.get(row.id or 0, [])) for row in rows]
-    return {"items": items, "next_before": rows[-1].id if more else None}
+    return DeliveryList(items=items, next_before=rows[-1].id if more else None)
 
 
-def _attempts(session: Session, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
-    attempts: dict[int, list[dict[str, Any]]] = {}
+def _attempts(session: Session, ids: Sequence[int]) -> dict[int, list[AttemptDocument]]:
+    attempts: dict[int, list[AttemptDocument]] = {}
     made = select(DeliveryAttempt).where(col(DeliveryAttempt.delivery_id).in_(ids))
     for attempt in session.scalars(made.order_by(col(DeliveryAttempt.number))):
-        attempts.setdefault(attempt.delivery_id, []).append(_attempt(attempt))
+        document = AttemptDocument(**{**attempt.model_dump(), "at": rfc3339(attempt.at)})
+        attempts.setdefault(attempt.delivery_id, []).append(document)
     return attempts
 
 
-def _delivery(row: Delivery, attempts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "run_id": row.run_id,
-        "run": row.run,
-        "status": row.status,
-        "next_at": rfc3339(row.next_at) if row.status == "pending" else None,
-        "delivered_at": rfc3339(row.delivered_at),
-        "attempts": attempts,
-    }
+def _delivery(row: Delivery, attempts: list[AttemptDocument]) -> DeliveryDocument:
+    return DeliveryDocument(
+        id=row.id,
+        run_id=row.run_id,
+        run=row.run,
+        status=row.status,
+        next_at=rfc3339(row.next_at) if row.status == "pending" else None,
+        delivered_at=rfc3339(row.delivered_at),
+        attempts=attempts,
+    )
 
 
-def _attempt(row: DeliveryAttempt) -> dict[str, Any]:
-    return {
-        "number": row.number,
-        "at": rfc3339(row.at),
-        "seconds": row.seconds,
-        "status": row.status,
-        "error": row.error,
-    }
-
-
-def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> dict[str, Any]:
+def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> DeliveryDocument:
     """Make a delivery due now, whatever became of it before, and return it. Raises NotFound."""
     with write_session(engine) as session:
         row = session.get(Delivery, delivery_id) if 0 < delivery_id < 2**63 else None

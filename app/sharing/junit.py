@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from app.runs.documents import RunDocument
 from app.runs.errors import Conflict
 from app.runs.results.bounds import demand
 from app.runs.states import State
@@ -14,30 +15,30 @@ FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010
 """Characters that XML 1.0 cannot carry, not even escaped."""
 
 
-def junit(run: Mapping[str, Any], result: Mapping[str, Any]) -> bytes:
+def junit(run: RunDocument, result: Mapping[str, Any]) -> bytes:
     """Return the XML for a run document and its result, which is empty when it has none.
 
     A failed check is a `failure`. A check that could not be judged is an `error`, and so is a run without a result: a
     `skipped` would let a pipeline turn green on an audit that says nothing.
     Raises Conflict while the run has not ended.
     """
-    state = State(run["state"])
+    state = State(run.state)
     if not state.is_final:
-        raise Conflict("not_final", f"run {run['id']} is {state}; its checks are known when it has ended")
+        raise Conflict("not_final", f"run {run.id} is {state}; its checks are known when it has ended")
     checks = list(result.get("checks", [])) if state is State.SUCCEEDED else []
     cases = [_check(run, check) for check in checks] or [_unjudged(run)]
     failures = sum(case.find("failure") is not None for case in cases)
     errors = sum(case.find("error") is not None for case in cases)
     attributes = {
-        "name": clean(f"ddp-audit.{run['kind']}"),
+        "name": clean(f"ddp-audit.{run.kind}"),
         "tests": str(len(cases)),
         "failures": str(failures),
         "errors": str(errors),
         "skipped": "0",
         "time": f"{_seconds(run):.3f}",
     }
-    if run.get("started_at"):
-        attributes["timestamp"] = str(run["started_at"]).rstrip("Z")
+    if run.started_at:
+        attributes["timestamp"] = str(run.started_at).rstrip("Z")
     suite = ET.Element("testsuite", attributes)
     suite.append(_properties(run))
     suite.extend(cases)
@@ -53,13 +54,13 @@ def clean(text: str) -> str:
     return FORBIDDEN.sub("\ufffd", text)
 
 
-def _seconds(run: Mapping[str, Any]) -> float:
-    if not run.get("started_at") or not run.get("finished_at"):
+def _seconds(run: RunDocument) -> float:
+    if not run.started_at or not run.finished_at:
         return 0.0
-    return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
+    return (datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)).total_seconds()
 
 
-def _properties(run: Mapping[str, Any]) -> ET.Element:
+def _properties(run: RunDocument) -> ET.Element:
     properties = ET.Element("properties")
     for name in ("id", "name", "preset", "state", "reason", "verdict", "device", "backend", "reproduce"):
         value = run.get(name)
@@ -68,8 +69,8 @@ def _properties(run: Mapping[str, Any]) -> ET.Element:
     return properties
 
 
-def _check(run: Mapping[str, Any], check: Mapping[str, Any]) -> ET.Element:
-    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run['kind']}"), name=clean(str(check["name"])))
+def _check(run: RunDocument, check: Mapping[str, Any]) -> ET.Element:
+    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run.kind}"), name=clean(str(check["name"])))
     numbers = _numbers(check)
     text = clean("\n".join(part for part in (check["title"], numbers, check["detail"]) if part))
     if check["passed"] is None:
@@ -89,10 +90,10 @@ def _numbers(check: Mapping[str, Any]) -> str:
     return measured if check["limit"] is None else f"{measured}, {demand(check, str)}{unit}"
 
 
-def _unjudged(run: Mapping[str, Any]) -> ET.Element:
-    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run['kind']}"), name="run")
-    message = f"run {run['id']} ended {run['state']} ({run.get('reason')}) without a result"
-    ET.SubElement(case, "error", type=str(run.get("reason") or run["state"]), message=clean(message)).text = clean(
-        str(run.get("diagnosis") or message)
+def _unjudged(run: RunDocument) -> ET.Element:
+    case = ET.Element("testcase", classname=clean(f"ddp-audit.{run.kind}"), name="run")
+    message = f"run {run.id} ended {run.state} ({run.reason}) without a result"
+    ET.SubElement(case, "error", type=str(run.reason or run.state), message=clean(message)).text = clean(
+        str(run.diagnosis or message)
     )
     return case

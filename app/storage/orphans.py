@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import structlog
+from pydantic import Field
 from sqlalchemy import Engine, select
 from sqlmodel import col
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.documents import Document
 from app.runs.errors import Conflict
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import LARGEST_ID
@@ -63,16 +65,37 @@ class Orphan:
         """Why it belongs to nothing, in words."""
         return WHY[self.what]
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON carries it."""
-        return {
-            "what": self.what,
-            "why": self.why,
-            "path": str(self.path),
-            "bytes": self.bytes,
-            "run_id": self.run_id,
-            "removable": self.removable,
-        }
+    def document(self, path: str) -> "OrphanDocument":
+        """Return it with a path that others may read."""
+        named = {"what": self.what, "why": self.why, "path": path}
+        return OrphanDocument(**named, bytes=self.bytes, run_id=self.run_id, removable=self.removable)
+
+
+class OrphanDocument(Document):
+    """One thing without an owner."""
+
+    what: What
+    why: str
+    path: str = Field(description="Below the data or the runs directory.")
+    bytes: int
+    run_id: int | None
+    removable: bool
+
+
+class OrphanList(Document):
+    """Things without an owner."""
+
+    plan: str = Field(description="Name of what would be removed.")
+    items: list[OrphanDocument]
+    bytes: int
+    removable_bytes: int
+
+
+class OrphansRemoved(Document):
+    """What was removed."""
+
+    removed: list[OrphanDocument]
+    bytes: int
 
 
 def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
@@ -154,19 +177,19 @@ def _is_aside(name: str) -> bool:
     return name.startswith(".") and name.endswith(PART)
 
 
-def orphan_list(engine: Engine, settings: Settings) -> dict[str, Any]:
-    """Return `{plan, items, bytes, removable_bytes}`; paths are given below the data or the runs directory."""
+def orphan_list(engine: Engine, settings: Settings) -> OrphanList:
+    """Return what has no owner, with the name of the plan that removes it."""
     return listed(settings, find_orphans(engine, settings))
 
 
-def listed(settings: Settings, found: Sequence[Orphan]) -> dict[str, Any]:
+def listed(settings: Settings, found: Sequence[Orphan]) -> OrphanList:
     """Return things without an owner as the API gives them, with the name of the plan that removes them."""
-    return {
-        "plan": plan_of(found),
-        "items": [{**orphan.document(), "path": _place(settings, orphan.path)} for orphan in found],
-        "bytes": sum(orphan.bytes for orphan in found),
-        "removable_bytes": sum(orphan.bytes for orphan in found if orphan.removable),
-    }
+    return OrphanList(
+        plan=plan_of(found),
+        items=[orphan.document(_place(settings, orphan.path)) for orphan in found],
+        bytes=sum(orphan.bytes for orphan in found),
+        removable_bytes=sum(orphan.bytes for orphan in found if orphan.removable),
+    )
 
 
 def _place(settings: Settings, path: Path) -> str:

@@ -1,43 +1,62 @@
 """What fills the disk besides runs: the database, data sets and other files, with what is free and the floor."""
 
 from pathlib import Path
-from typing import Any
 
+from pydantic import Field
 from sqlalchemy import Engine
 
+from app.documents import Document
 from app.settings import Settings
 from app.storage.cleaning import ACQUIRED, acquired_names
 from app.storage.disk import free_bytes
-from app.storage.usage import entries, size_of, usage
+from app.storage.usage import Usage, entries, size_of, usage
 
 
-def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> dict[str, Any]:
-    """Return what `usage` returns, and `free_bytes`, `min_free_bytes`, `database_bytes`, `datasets`, `other_bytes`.
+class DataSet(Document):
+    """A data set in the data sets directory."""
 
-    `other_bytes` is everything else in the data directory: keys, locks, files written aside, folders put there by hand.
-    """
+    name: str
+    bytes: int
+    files: int
+    acquired: bool = Field(description="Whether it was fetched by `acquire`.")
+
+
+class StorageDocument(Usage):
+    """What fills the disk."""
+
+    free_bytes: dict[str, int] = Field(description="By directory.")
+    min_free_bytes: int
+    database_bytes: int
+    datasets: list[DataSet] = Field(description="The largest first.")
+    other_bytes: int = Field(
+        description="Everything else in the data directory: keys, locks, files written aside, folders of your own."
+    )
+
+
+def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> StorageDocument:
+    """Return what fills the disk; with `refresh` ended runs are measured anew."""
     datasets = data_sets(settings)
     database = database_bytes(settings)
-    return {
-        **usage(engine, settings.runs_dir, refresh=refresh),
-        "free_bytes": free_bytes(settings),
-        "min_free_bytes": settings.min_free_bytes,
-        "database_bytes": database,
-        "datasets": datasets,
-        "other_bytes": _other_bytes(settings),
-    }
+    return StorageDocument(
+        **dict(usage(engine, settings.runs_dir, refresh=refresh)),
+        free_bytes=free_bytes(settings),
+        min_free_bytes=settings.min_free_bytes,
+        database_bytes=database,
+        datasets=datasets,
+        other_bytes=_other_bytes(settings),
+    )
 
 
-def data_sets(settings: Settings) -> list[dict[str, Any]]:
-    """Return `{name, bytes, files, acquired}` of every data set, the largest first; sizes are measured each time."""
+def data_sets(settings: Settings) -> list[DataSet]:
+    """Return every data set; sizes are measured each time."""
     acquired = acquired_names(settings)
     found = []
     for path in entries(settings.datasets_dir):
         if path.name == ACQUIRED:
             continue
         held = size_of(path)
-        found.append({"name": path.name, "bytes": held.bytes, "files": held.files, "acquired": path.name in acquired})
-    return sorted(found, key=lambda item: (-item["bytes"], item["name"]))
+        found.append(DataSet(name=path.name, bytes=held.bytes, files=held.files, acquired=path.name in acquired))
+    return sorted(found, key=lambda item: (-item.bytes, item.name))
 
 
 def database_bytes(settings: Settings) -> int:

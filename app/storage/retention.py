@@ -5,15 +5,17 @@ was pinned in between is never removed unseen.
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pydantic import Field
 from sqlalchemy import Engine, select
 from sqlmodel import col
 
 from app.clock import now, rfc3339
 from app.db import read_session
+from app.documents import Document
 from app.runs.errors import Conflict, ServiceError, refused
 from app.runs.models import Run
 from app.runs.removal import delete_run
@@ -59,8 +61,7 @@ class Candidate(NamedTuple):
     finished_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doomed:
+class Doomed(Document):
     """A run the policy removes, and why."""
 
     id: int
@@ -72,8 +73,7 @@ class Doomed:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spared:
+class Spared(Document):
     """A run no policy removes, and why."""
 
     id: int
@@ -84,39 +84,35 @@ class Spared:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Document):
     """What a policy would do now."""
 
-    remove: list[Doomed]
-    """Oldest end first."""
-    spared: list[Spared]
-    """Pinned runs and runs that have not ended, newest first; all others that stay are within the limits."""
+    digest: str = Field(alias="plan", description="The same runs to remove give the same name.")
+    remove: list[Doomed] = Field(description="Oldest end first.")
+    remove_bytes: int
+    spared: list[Spared] = Field(
+        description="Pinned runs and runs that have not ended, newest first; others that stay are within the limits."
+    )
     kept_runs: int
     kept_bytes: int
-    over_bytes: int
-    """How far the kept runs stay above `max_bytes`, because what is left is pinned or under way."""
-
-    @property
-    def digest(self) -> str:
-        """Name of this plan: the same runs to remove give the same name."""
-        return hashlib.sha256(",".join(str(item.id) for item in self.remove).encode()).hexdigest()[:16]
-
-    def document(self) -> dict[str, Any]:
-        """Return the plan as JSON carries it."""
-        return {
-            "plan": self.digest,
-            "remove": [_document(item) for item in self.remove],
-            "remove_bytes": sum(item.bytes for item in self.remove),
-            "spared": [_document(item) for item in self.spared],
-            "kept_runs": self.kept_runs,
-            "kept_bytes": self.kept_bytes,
-            "over_bytes": self.over_bytes,
-        }
+    over_bytes: int = Field(
+        description="How far the kept runs stay above `max_bytes`, because what is left is pinned or under way."
+    )
 
 
-def _document(item: Doomed | Spared) -> dict[str, Any]:
-    return {part.name: getattr(item, part.name) for part in fields(item)}
+class Skipped(Document):
+    """A run of a plan that was not removed after all, and why."""
+
+    id: int
+    why: str
+
+
+class Applied(Document):
+    """What applying a plan did."""
+
+    removed: list[int]
+    bytes: int
+    skipped: list[Skipped]
 
 
 def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
@@ -136,7 +132,19 @@ def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
     kept_bytes = held - sum(item.bytes for item in remove)
     over = 0 if policy.max_bytes is None else max(0, kept_bytes - policy.max_bytes)
     spared = [_spared(run, sizes[run.id].bytes if run.id in sizes else 0) for run in runs if _is_spared(run)]
-    return Plan(remove=remove, spared=spared, kept_runs=len(runs) - len(remove), kept_bytes=kept_bytes, over_bytes=over)
+    return Plan(
+        digest=_digest(remove),
+        remove=remove,
+        remove_bytes=sum(item.bytes for item in remove),
+        spared=spared,
+        kept_runs=len(runs) - len(remove),
+        kept_bytes=kept_bytes,
+        over_bytes=over,
+    )
+
+
+def _digest(remove: list[Doomed]) -> str:
+    return hashlib.sha256(",".join(str(item.id) for item in remove).encode()).hexdigest()[:16]
 
 
 def _is_spared(run: Candidate) -> bool:
@@ -185,8 +193,8 @@ def _doomed(run: Candidate, size: int, why: str) -> Doomed:
     )
 
 
-def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, actor: str) -> dict[str, Any]:
-    """Remove what the plan named `seen` shows and return `{removed, bytes, skipped}`.
+def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, actor: str) -> Applied:
+    """Remove what the plan named `seen` shows and return what was removed.
 
     Raises Conflict when the policy would by now remove other runs than were shown; then nothing is removed. A run that
     is pinned or gone when its turn comes is skipped and named.
@@ -199,17 +207,14 @@ def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, acto
             f"{seen[:40]!r}: look at the new plan first",
         )
     removed: list[int] = []
-    skipped: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
     for item in present.remove:
         try:
             delete_run(engine, settings, item.id, actor=actor, spare_pinned=True)
         except ServiceError as error:
-            skipped.append({"id": item.id, "why": error.detail})
+            skipped.append(Skipped(id=item.id, why=error.detail))
         else:
             removed.append(item.id)
     gone = set(removed)
-    return {
-        "removed": removed,
-        "bytes": sum(item.bytes for item in present.remove if item.id in gone),
-        "skipped": skipped,
-    }
+    held = sum(item.bytes for item in present.remove if item.id in gone)
+    return Applied(removed=removed, bytes=held, skipped=skipped)

@@ -7,11 +7,13 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final
 
+from pydantic import Field
 from sqlalchemy import Engine, Select, and_, select
 from sqlmodel import Session, col
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.documents import Document
 from app.runs.derived import RunFacts
 from app.runs.models import Run
 from app.runs.states import FINAL
@@ -123,26 +125,43 @@ def _keep_one(session: Session, run_id: int, size: Size) -> None:
     session.add(facts)
 
 
-def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> dict[str, Any]:
-    """Return `{runs, bytes, files, items}`, the largest run first."""
+class RunUsage(Document):
+    """What the folder of one run holds."""
+
+    id: int
+    kind: str
+    name: str
+    state: str
+    pinned: bool
+    bytes: int
+    files: int
+
+
+class Usage(Document):
+    """What the folders of all runs hold."""
+
+    runs: int
+    bytes: int
+    files: int
+    items: list[RunUsage] = Field(description="The largest first.")
+
+
+def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> Usage:
+    """Return what every run's folder holds; with `refresh` everything is measured anew."""
     query = select(col(Run.id), col(Run.kind), col(Run.name), col(Run.pinned), *_MEASURED)
     sizes = _measured(engine, runs_dir, query, None, refresh=refresh)
     sizes.sort(key=lambda item: (-item[1].bytes, item[0][0]))
     items = [
-        {
-            "id": row[0],
-            "kind": row[1],
-            "name": row[2],
-            "state": row[4],
-            "pinned": row[3],
-            "bytes": size.bytes,
-            "files": size.files,
-        }
+        RunUsage(
+            id=row[0],
+            kind=row[1],
+            name=row[2],
+            state=row[4],
+            pinned=row[3],
+            bytes=size.bytes,
+            files=size.files,
+        )
         for row, size in sizes
     ]
-    return {
-        "runs": len(items),
-        "bytes": sum(int(item["bytes"]) for item in items),
-        "files": sum(int(item["files"]) for item in items),
-        "items": items,
-    }
+    held, files = sum(item.bytes for item in items), sum(item.files for item in items)
+    return Usage(runs=len(items), bytes=held, files=files, items=items)

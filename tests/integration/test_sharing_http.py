@@ -18,10 +18,10 @@ from app.db import read_session, write_session
 from app.runs import queue
 from app.runs.models import AuditEntry
 from app.runs.outbox import record_checks
-from app.runs.results.trends import fill_checks
+from app.runs.results.compare import ComparedCheck, Comparison
+from app.runs.results.trends import Trend, TrendItem, fill_checks
 from app.runs.states import Reason, State
 from app.settings import Settings
-from app.web.api.judged import ComparedCheck, Comparison, Trend, TrendItem
 from tests.support.ended import end_run, make_result
 from tests.support.service import Service, running_service
 from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, Relation, SeriesPanel

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -16,6 +15,7 @@ from sqlmodel import col, select
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.documents import to_json
 from app.runs.derived import Delivery
 from app.runs.errors import NotFound
 from app.runs.models import Run
@@ -24,7 +24,7 @@ from app.runs.states import Reason, State
 from app.schema import migrate
 from app.settings import Settings
 from app.sharing import webhook
-from app.sharing.deliveries import delivery_log, redeliver
+from app.sharing.deliveries import DeliveryDocument, delivery_log, redeliver
 from app.sharing.dispatcher import Dispatcher
 from app.sharing.webhook import deliver_due, signature
 from tests.support.ended import end_run
@@ -46,10 +46,9 @@ def settings(tmp_path: Path, receiver: Receiver) -> Settings:
     return made
 
 
-def log_of(engine: Engine) -> list[dict[str, Any]]:
+def log_of(engine: Engine) -> list[DeliveryDocument]:
     with read_session(engine) as session:
-        found: list[dict[str, Any]] = delivery_log(session)["items"]
-        return found
+        return delivery_log(session).items
 
 
 def make_due(engine: Engine) -> None:
@@ -152,8 +151,8 @@ def test_log_never_holds_the_address(engine: Engine, settings: Settings, receive
     end_run(engine, settings.runs_dir)
     receiver.answers = [500]
     deliver_due(engine, settings)
-    assert "in-the-address" not in json.dumps(log_of(engine))
-    assert SECRET not in json.dumps(log_of(engine))
+    assert "in-the-address" not in to_json(log_of(engine)).decode()
+    assert SECRET not in to_json(log_of(engine)).decode()
     assert "in-the-address" not in repr(settings)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import orjson
 from sqlmodel import Session, col, select
 
+from app.documents import to_json
 from app.runs.exports.tables import Columns, Type, csv_pieces, parquet_pieces
 from app.runs.models import Run, RunEvent
 from app.runs.results.reading import read_result, result_document
@@ -86,8 +87,8 @@ def _check_rows(runs_dir: Path, run_id: int) -> Iterator[tuple[Any, ...]]:
 
 def _resource_rows(session: Session, run: Run) -> Iterator[tuple[Any, ...]]:
     began = (run.started_at or run.created_at).timestamp()
-    for series in resources(session, run)["series"]:
-        place = (series["stage"], series["attempt"], series["rank"])
+    for series in resources(session, run).series:
+        place = (series.stage, series.attempt, series.rank)
         parts = (series[name] for name in ("seconds", "cpu_percent", "rss_bytes", "gpu_bytes", "gpu_percent"))
         for seconds, *used in zip(*parts, strict=True):
             yield *place, round(began + seconds, 3), seconds, *used
@@ -120,17 +121,17 @@ def json_pieces(session: Session, runs_dir: Path, run_id: int) -> Iterator[bytes
         "result": read_result(runs_dir, run_id).document or None,
         "resources": resources(session, get_run(session, run_id)),
     }
-    yield orjson.dumps(parts).removesuffix(b"}") + b',"events":'
+    yield to_json(parts).removesuffix(b"}") + b',"events":'
     yield from array_pieces(every_event(session, run_id))
     yield b"}"
 
 
-def array_pieces(items: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+def array_pieces(items: Iterator[Any]) -> Iterator[bytes]:
     """Yield `items` as one JSON array, some thousand at a time."""
     pieces: list[bytes] = [b"["]
     between = b""
     for item in items:
-        pieces += (between, orjson.dumps(item))
+        pieces += (between, to_json(item))
         between = b","
         if len(pieces) > 2 * ROWS_PER_PIECE:
             yield b"".join(pieces)

@@ -8,6 +8,7 @@ import orjson
 from sqlmodel import Session, col, select
 
 from app.runs.derived import RunCheck, RunFacts
+from app.runs.documents import RunSummary
 from app.runs.exports.run import Format, array_pieces
 from app.runs.exports.tables import Columns, Type, csv_pieces, parquet_pieces
 from app.runs.ordering import Order
@@ -87,12 +88,12 @@ def _value(value: Any) -> Any:
 
 def _documents(
     session: Session, runs_dir: Path, filters: RunFilters, order: Order, table: ListTable
-) -> Iterator[Document]:
+) -> Iterator[RunSummary | Document]:
     for page in _pages(session, filters, order):
         yield from page if table == "runs" else _checks(session, runs_dir, page)
 
 
-def _pages(session: Session, filters: RunFilters, order: Order) -> Iterator[list[Document]]:
+def _pages(session: Session, filters: RunFilters, order: Order) -> Iterator[list[RunSummary]]:
     cursor = None
     while True:
         page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_LIMIT)
@@ -103,9 +104,9 @@ def _pages(session: Session, filters: RunFilters, order: Order) -> Iterator[list
             return
 
 
-def _checks(session: Session, runs_dir: Path, runs: list[Document]) -> Iterator[Document]:
+def _checks(session: Session, runs_dir: Path, runs: list[RunSummary]) -> Iterator[Document]:
     """Yield the checks of `runs`: from the database, from the result where they are not kept there yet."""
-    ids = [run["id"] for run in runs if run["state"] == State.SUCCEEDED]
+    ids = [run.id for run in runs if run.state == State.SUCCEEDED]
     read = select(RunFacts.run_id).where(col(RunFacts.run_id).in_(ids), col(RunFacts.checks_read))
     kept: dict[int, list[Document]] = {run_id: [] for run_id in session.exec(read)}
     # Plain columns: rows as objects take most of the time of an export.
@@ -114,8 +115,8 @@ def _checks(session: Session, runs_dir: Path, runs: list[Document]) -> Iterator[
     for run_id, name, *values in rows:
         kept[run_id].append(_check(name, dict(zip(KEPT, values, strict=True))))
     for run in runs:
-        if run["id"] in ids:
-            found = kept[run["id"]] if run["id"] in kept else _from_result(runs_dir, run["id"])
+        if run.id in ids:
+            found = kept[run.id] if run.id in kept else _from_result(runs_dir, run.id)
             its = _of_run(run)
             yield from ({**its, **check} for check in found)
 
@@ -126,10 +127,9 @@ def _from_result(runs_dir: Path, run_id: int) -> list[Document]:
     return [_check(check.name, encodable(check.model_dump(mode="json", include=set(KEPT)))) for check in found]
 
 
-def _of_run(run: Document) -> Document:
-    return {"run_id": run["id"], "run_name": run["name"]} | {
-        name: run[name] for name in ("kind", "preset", "verdict", "finished_at")
-    }
+def _of_run(run: RunSummary) -> Document:
+    own = ("kind", "preset", "verdict", "finished_at")
+    return {"run_id": run.id, "run_name": run.name} | {name: run[name] for name in own}
 
 
 def _check(name: str, fields: Document) -> Document:

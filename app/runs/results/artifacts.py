@@ -2,8 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from pydantic import Field
+
+from app.documents import Document
 from app.runs.errors import NotFound
 from trainer.contract.paths import RunPaths
 
@@ -26,11 +29,23 @@ ACTIVE_TYPES: Final = frozenset({".svg", ".html"})
 UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
-def artifacts(runs_dir: Path, run_id: int) -> dict[str, Any]:
-    """Return `{items}`: path, bytes, type and time of every artifact, sorted by path.
+class Artifact(Document):
+    """A file a run offers."""
 
-    Files whose names are not UTF-8 are left out: no address leads to them.
-    """
+    path: str
+    bytes: int
+    media_type: str
+    modified: float = Field(description="Unix seconds.")
+
+
+class ArtifactList(Document):
+    """Artifacts by path."""
+
+    items: list[Artifact]
+
+
+def artifacts(runs_dir: Path, run_id: int) -> ArtifactList:
+    """Return every artifact, sorted by path; files whose names are not UTF-8 are left out: no address leads to them."""
     root = RunPaths(runs_dir / str(run_id)).artifacts
     items = []
     for folder, _folders, names in os.walk(root):
@@ -39,15 +54,9 @@ def artifacts(runs_dir: Path, run_id: int) -> dict[str, Any]:
             if not _is_text(str(path)) or not _inside(path, root) or not path.is_file():
                 continue
             status = path.stat()
-            items.append(
-                {
-                    "path": path.relative_to(root).as_posix(),
-                    "bytes": status.st_size,
-                    "media_type": media_type(path),
-                    "modified": status.st_mtime,
-                }
-            )
-    return {"items": sorted(items, key=lambda item: str(item["path"]))}
+            place, kind = path.relative_to(root).as_posix(), media_type(path)
+            items.append(Artifact(path=place, bytes=status.st_size, media_type=kind, modified=status.st_mtime))
+    return ArtifactList(items=sorted(items, key=lambda item: item.path))
 
 
 def _is_text(name: str) -> bool:

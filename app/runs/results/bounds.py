@@ -1,9 +1,10 @@
 """How a check's number is held against its limit: in words, and by how much."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
+from app.documents import Members
 from app.formats import number, times
 from trainer.contract.result import Relation, fits
 
@@ -27,12 +28,12 @@ DISTANCES: Final = {
 """What `distance` gives, as the heading of a column."""
 
 
-def relation_of(check: Mapping[str, Any]) -> Relation:
+def relation_of(check: Members) -> Relation:
     """Return how a check is read: at_most where it does not say."""
     return Relation(check.get("relation") or Relation.AT_MOST)
 
 
-def bound(check: Mapping[str, Any], write: Callable[[Any], str] = number) -> str:
+def bound(check: Members, write: Callable[[Any], str] = number) -> str:
     """Return the limit with what it demands, such as `at most 1e-6`, `expected 18` or `must exceed 1e-6`.
 
     Only `limit 1e-6` where the check passed against these words: an earlier version recorded it, without a relation.
@@ -43,13 +44,13 @@ def bound(check: Mapping[str, Any], write: Callable[[Any], str] = number) -> str
     return f"{words} {write(check['limit'])}"
 
 
-def demand(check: Mapping[str, Any], write: Callable[[Any], str] = number) -> str:
+def demand(check: Members, write: Callable[[Any], str] = number) -> str:
     """Return `bound` as it reads after a measured number, such as `must be at most 1e-6` or `expected 18`."""
     text = bound(check, write)
     return f"must be {text}" if text.startswith(("at most", "at least", "below")) else text
 
 
-def share(check: Mapping[str, Any]) -> float | None:
+def share(check: Members) -> float | None:
     """Return measured / limit, the share of the limit that was used; None unless the check is read as at_most.
 
     None also where either is no finite number, the limit is 0, or the check passed above it (see `bound`).
@@ -60,13 +61,13 @@ def share(check: Mapping[str, Any]) -> float | None:
     return measured / limit
 
 
-def difference(check: Mapping[str, Any]) -> float | None:
+def difference(check: Members) -> float | None:
     """Return measured - limit, None where either is no finite number."""
     measured, limit = _finite(check["measured"]), _finite(check["limit"])
     return None if measured is None or limit is None else measured - limit
 
 
-def distance(check: Mapping[str, Any], relation: Relation) -> str | None:
+def distance(check: Members, relation: Relation) -> str | None:
     """Return how far the check is from its limit, as a column headed by `DISTANCES[relation]` shows it.
 
     None for a check that is read in another way, or has no such number.
@@ -86,6 +87,6 @@ def _finite(value: Any) -> float | int | None:
     return value
 
 
-def _contradicts(check: Mapping[str, Any]) -> bool:
+def _contradicts(check: Members) -> bool:
     strict = bool(check.get("strict"))
     return bool(check["passed"]) and fits(check["measured"], check["limit"], relation_of(check), strict=strict) is False

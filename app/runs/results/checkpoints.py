@@ -4,8 +4,10 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import Field
+
+from app.documents import Document
 from app.runs.errors import Conflict
 from trainer.contract.manifest import (
     CheckpointInfo,
@@ -72,17 +74,35 @@ def adopt_checkpoint(source: CheckpointSource, run_root: Path) -> None:
             shutil.copy2(source.path / name, place)
 
 
-def check_checkpoints(run_root: Path) -> list[dict[str, Any]]:
-    """Return every checkpoint of a run with its validity, every byte of it read."""
-    return [_document(info, run_root) for root in checkpoint_roots(run_root) for info in list_checkpoints(root)]
+class Checkpoint(Document):
+    """A checkpoint of a run, every byte of it compared with its digest."""
+
+    path: str
+    step: int
+    bytes: int
+    pinned: bool
+    valid: bool
+    problem: str = Field(description="Why it is not valid; empty when it is.")
 
 
-def _document(info: CheckpointInfo, run_root: Path) -> dict[str, Any]:
-    return {
-        "path": info.path.relative_to(run_root).as_posix(),
-        "step": info.step,
-        "bytes": info.bytes,
-        "pinned": info.pinned,
-        "valid": info.valid,
-        "problem": info.problem,
-    }
+class CheckpointList(Document):
+    """Checkpoints, newest first."""
+
+    items: list[Checkpoint]
+
+
+def check_checkpoints(run_root: Path) -> CheckpointList:
+    """Return every checkpoint of a run with its validity."""
+    found = [_document(info, run_root) for root in checkpoint_roots(run_root) for info in list_checkpoints(root)]
+    return CheckpointList(items=found)
+
+
+def _document(info: CheckpointInfo, run_root: Path) -> Checkpoint:
+    return Checkpoint(
+        path=info.path.relative_to(run_root).as_posix(),
+        step=info.step,
+        bytes=info.bytes,
+        pinned=info.pinned,
+        valid=info.valid,
+        problem=info.problem,
+    )

@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydantic import Field
 from sqlmodel import Session
 
+from app.documents import Document
 from app.runs.errors import refused
+from app.runs.results.judged import JudgedNumber
 from app.runs.store import get_run_document
-from app.runs.telemetry.series import metrics
+from app.runs.telemetry.series import MetricSeries, metrics
 
 FEWEST: Final = 2
 MOST: Final = 10
-HEAD: Final = ("id", "name", "tags", "kind", "preset", "state", "reason", "verdict", "created_at", "finished_at")
-JUDGED: Final = ("passed", "measured", "limit", "unit")
-READ: Final = ("relation", "strict")
+READ: Final = frozenset({"relation", "strict"})
 """How a check is read: the kind's, not the run's, and so no difference between runs."""
 
 
@@ -28,24 +29,78 @@ def read_ids(text: str) -> list[int]:
     return ids
 
 
+class ComparedRun(Document):
+    """Which run a column is."""
+
+    id: int
+    name: str
+    tags: list[str]
+    kind: str
+    preset: str | None
+    state: str
+    reason: str | None
+    verdict: str | None
+    created_at: str
+    finished_at: str | None
+
+
+class ComparedValues(Document):
+    """A parameter, or a number of the summary, of several runs."""
+
+    name: str
+    values: list[Any] = Field(description="One per run; null where a run has none.")
+    differs: bool
+
+
+class ComparedCheck(JudgedNumber):
+    """A check of one run."""
+
+    unit: str
+
+
+class ComparedChecks(Document):
+    """A check of several runs."""
+
+    name: str
+    title: str
+    values: list[ComparedCheck | None] = Field(description="One per run; null where a run has no such check.")
+    differs: bool
+
+
+class RunSeries(Document):
+    """The metrics of one run."""
+
+    id: int
+    series: list[MetricSeries]
+
+
+class Comparison(Document):
+    """Runs side by side."""
+
+    ids: list[int]
+    runs: list[ComparedRun]
+    params: list[ComparedValues]
+    checks: list[ComparedChecks]
+    summary: list[ComparedValues]
+    metrics: list[RunSeries] = Field(description="One series per run, metric and rank.")
+
+
 def compare(
     session: Session, ids: Sequence[int], results: Sequence[Mapping[str, Any]], max_points: int = 500
-) -> dict[str, Any]:
-    """Return the runs side by side; every list of values has one entry per run, null where a run has none.
+) -> Comparison:
+    """Return the runs side by side; `results` has the result of each, empty where it has none.
 
-    `results` has the result of each run, empty where it has none.
-    `params` and `summary` rows say whether the runs differ; metrics keep one series per run and rank.
     Raises NotFound naming the run.
     """
     runs = [get_run_document(session, run_id) for run_id in ids]
-    return {
-        "ids": list(ids),
-        "runs": [{name: run[name] for name in HEAD} for run in runs],
-        "params": _rows([run["params"] for run in runs]),
-        "checks": _checks(results),
-        "summary": _rows([_flat(document.get("summary", {})) for document in results]),
-        "metrics": [_series(session, run_id, max_points) for run_id in ids],
-    }
+    return Comparison(
+        ids=list(ids),
+        runs=[ComparedRun(**{name: getattr(run, name) for name in ComparedRun.model_fields}) for run in runs],
+        params=_rows([run.params for run in runs]),
+        checks=_checks(results),
+        summary=_rows([_flat(document.get("summary", {})) for document in results]),
+        metrics=[RunSeries(id=run_id, series=metrics(session, run_id, max_points=max_points).series) for run_id in ids],
+    )
 
 
 def _flat(summary: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -59,12 +114,12 @@ def _flat(summary: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _rows(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _rows(columns: Sequence[Mapping[str, Any]]) -> list[ComparedValues]:
     names = dict.fromkeys(name for column in columns for name in column)
     rows = []
     for name in names:
         values = [column.get(name) for column in columns]
-        rows.append({"name": name, "values": values, "differs": _differ(values, columns)})
+        rows.append(ComparedValues(name=name, values=values, differs=_differ(values, columns)))
     return rows
 
 
@@ -74,17 +129,16 @@ def _differ(values: Sequence[Any], columns: Sequence[Mapping[str, Any]]) -> bool
     return any(value != there[0] for value in there)
 
 
-def _checks(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _checks(results: Sequence[Mapping[str, Any]]) -> list[ComparedChecks]:
     columns = [{check["name"]: check for check in document.get("checks", [])} for document in results]
     titles = {name: check["title"] for column in columns for name, check in column.items()}
     rows = []
     for name, title in titles.items():
-        checks = [column.get(name) for column in columns]
-        judged = [check and {field: check[field] for field in JUDGED} for check in checks]
-        kept = [check and {field: check[field] for field in (*JUDGED, *READ)} for check in checks]
-        rows.append({"name": name, "title": title, "values": kept, "differs": _differ(judged, columns)})
+        values = [_compared(column[name]) if name in column else None for column in columns]
+        judged = [value and value.model_dump(exclude=set(READ)) for value in values]
+        rows.append(ComparedChecks(name=name, title=title, values=values, differs=_differ(judged, columns)))
     return rows
 
 
-def _series(session: Session, run_id: int, max_points: int) -> dict[str, Any]:
-    return {"id": run_id, "series": metrics(session, run_id, max_points=max_points)["series"]}
+def _compared(check: Mapping[str, Any]) -> ComparedCheck:
+    return ComparedCheck(**{name: check[name] for name in ComparedCheck.model_fields})

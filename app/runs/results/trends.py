@@ -3,23 +3,72 @@
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import Field
 from sqlalchemy import Engine, func, or_, select
 from sqlmodel import Session, col
 
 from app.clock import rfc3339
 from app.db import read_session, write_session
+from app.documents import Document
 from app.runs.derived import RunCheck, RunFacts
 from app.runs.errors import NotFound, refused
 from app.runs.models import Run
 from app.runs.outbox import record_checks
 from app.runs.results.bounds import difference, share
+from app.runs.results.judged import JudgedNumber
 from app.runs.results.reading import read_result
 from app.runs.states import State
 from trainer.contract.kinds import kinds
+from trainer.contract.result import Relation
 
 MOST_POINTS: Final = 1000
 FILL_AT_ONCE: Final = 100
 """Result files read before one answer: runs that ended under an earlier version are caught up with step by step."""
+
+
+class RunInTrend(Document):
+    """Which run it is."""
+
+    run_id: int
+    name: str
+    preset: str | None
+    verdict: str | None
+    finished_at: str | None
+
+
+class TrendItem(JudgedNumber, RunInTrend):
+    """One run in a trend."""
+
+    margin: float | None = Field(description="measured / limit, the share used of a limit; only for at_most.")
+    difference: float | None = Field(description="measured - limit.")
+
+
+class Trend(Document):
+    """One check over the newest runs of a kind, oldest first."""
+
+    kind: str
+    check: str
+    title: str
+    relation: Relation = Field(description="Of the newest run, as are title, unit and strict.")
+    strict: bool
+    unit: str
+    total: int = Field(description="Runs with this check.")
+    items: list[TrendItem]
+
+
+class TrendCheck(Document):
+    """A check that runs of a kind have."""
+
+    check: str
+    runs: int
+    title: str
+
+
+class TrendChecks(Document):
+    """What there are trends of: the answer when no check is named."""
+
+    kind: str
+    checks: list[TrendCheck]
 
 
 def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int:
@@ -47,12 +96,9 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
     return len(found)
 
 
-def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: str = "") -> dict[str, Any]:
-    """Return the newest `limit` runs of `kind` with `check`, oldest first; with `preset`, only runs of that preset.
+def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: str = "") -> Trend:
+    """Return the newest `limit` runs of `kind` with `check`; with `preset`, only runs of that preset.
 
-    `total` counts all such runs, `relation` and `strict` are the newest run's. An item's `margin` is measured / limit,
-    the share of the limit used, as result pages show it: null unless the check is read as at_most, and where either is
-    no finite number or the limit is 0. Its `difference` is measured - limit.
     Raises Refused for an unknown kind, NotFound for a check that no run of the kind has.
     """
     if kind not in kinds():
@@ -69,32 +115,32 @@ def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: 
         .limit(max(1, min(limit, MOST_POINTS)))
     ).all()
     if not rows:
-        known = ", ".join(item["check"] for item in trend_checks(session, kind)) or "none yet"
+        known = ", ".join(item.check for item in trend_checks(session, kind)) or "none yet"
         of = f" with preset {preset[:80]!r}" if preset else ""
         raise NotFound("unknown_check", f"no run of {kind}{of} has a check {check[:80]!r}; checks there are: {known}")
     newest: RunCheck = rows[0][0]
     items = [
-        {
-            "run_id": row.run_id,
-            "name": name,
-            "preset": preset,
-            "verdict": verdict,
-            "finished_at": rfc3339(finished_at),
+        TrendItem(
+            run_id=row.run_id,
+            name=name,
+            preset=preset,
+            verdict=verdict,
+            finished_at=rfc3339(finished_at),
             **_judged(row),
-        }
+        )
         for row, name, verdict, preset, finished_at in reversed(rows)
     ]
     total = session.scalar(select(func.count()).select_from(RunCheck).join(Run, both).where(*wanted))
-    return {
-        "kind": kind,
-        "check": check,
-        "title": newest.title,
-        "relation": newest.relation,
-        "strict": newest.strict,
-        "unit": newest.unit,
-        "total": total,
-        "items": items,
-    }
+    return Trend(
+        kind=kind,
+        check=check,
+        title=newest.title,
+        relation=newest.relation,
+        strict=newest.strict,
+        unit=newest.unit,
+        total=total or 0,
+        items=items,
+    )
 
 
 def _judged(row: RunCheck) -> dict[str, Any]:
@@ -102,10 +148,10 @@ def _judged(row: RunCheck) -> dict[str, Any]:
     return {**fields, "margin": share(fields), "difference": difference(fields)}
 
 
-def trend_checks(session: Session, kind: str, *, preset: str = "") -> list[dict[str, Any]]:
+def trend_checks(session: Session, kind: str, *, preset: str = "") -> list[TrendCheck]:
     """Return the checks that runs of a kind have, with how many runs, in order of name."""
     query = select(col(RunCheck.name), func.count(), func.max(col(RunCheck.title))).where(col(RunCheck.kind) == kind)
     if preset:
         query = query.join(Run, col(Run.id) == col(RunCheck.run_id)).where(col(Run.preset) == preset)
     rows = session.execute(query.group_by(col(RunCheck.name)).order_by(col(RunCheck.name)))
-    return [{"check": name, "runs": runs, "title": title} for name, runs, title in rows]
+    return [TrendCheck(check=name, runs=runs, title=title) for name, runs, title in rows]

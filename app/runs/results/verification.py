@@ -112,6 +112,6 @@ def _file_problems(run_root: Path, result: Result) -> Iterator[str]:
                 continue
             if empty:
                 yield f"artifacts/{item.path} is empty"
-    for checkpoint in check_checkpoints(run_root):
-        if not checkpoint["valid"]:
-            yield f"{checkpoint['path']}: {checkpoint['problem']}"
+    for checkpoint in check_checkpoints(run_root).items:
+        if not checkpoint.valid:
+            yield f"{checkpoint.path}: {checkpoint.problem}"

@@ -1,13 +1,14 @@
 """Reading the rank events of a run: every event once, by its number within the run."""
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, func
-from sqlmodel import Session, col, select
-from sqlmodel.sql.expression import SelectOfScalar
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlmodel import Session, col
 
+from app.documents import Document
 from app.runs.models import MalformedLine, RunEvent
 from app.runs.telemetry.items import EventFilter
 
@@ -16,25 +17,73 @@ EVERY_EVENT: Final = EventFilter()
 BY_TYPE: Final = "ix_run_event_type"
 
 
+class EventItem(Document):
+    """One event line as the rank wrote it, with its place in the run; further members depend on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seq: int = Field(description="0, 1, 2 … within the rank's file.")
+    t: float = Field(description="Unix seconds.")
+    type: str
+    id: int = Field(description="1, 2, 3 … within the run.")
+    stage: str
+    attempt: int
+    rank: int
+
+
+class EventList(Document):
+    """Rank events in order."""
+
+    # Lines are handed through as they are: a model per line would cost more than reading them.
+    items: SkipValidation[list[Annotated[dict[str, Any], WithJsonSchema(EventItem.model_json_schema())]]]
+    next_after: int = Field(description="Ask again with `after` set to it.")
+
+
+class MalformedItem(Document):
+    """A line that is no event, or the torn tail of an ended attempt."""
+
+    stage: str
+    attempt: int
+    rank: int
+    offset: int = Field(description="Byte position of the line in its file.")
+    text: str
+    why: str
+
+
+class MalformedList(Document):
+    """Lines that were kept aside, in order of stage, attempt, rank and place."""
+
+    items: list[MalformedItem]
+
+
 def events(
     session: Session, run_id: int, *, after: int = 0, wanted: EventFilter = EVERY_EVENT, limit: int = 100
-) -> dict[str, Any]:
-    """Return `{items, next_after}`: events with a number above `after`, in order, at most `limit`."""
+) -> EventList:
+    """Return events with a number above `after`, in order, at most `limit`."""
     items = events_after(session, run_id, after, wanted, min(limit, EVENTS_LIMIT))
-    return {"items": items, "next_after": items[-1]["id"] if items else after}
+    return EventList(items=items, next_after=items[-1]["id"] if items else after)
 
 
 def events_after(session: Session, run_id: int, after: int, wanted: EventFilter, limit: int) -> list[dict[str, Any]]:
     """Return the events with a number above `after`, in order, at most `limit`."""
-    query = select(RunEvent).where(RunEvent.id > after, *_of(run_id, wanted.stage, wanted.rank))
+    query = _LINES.where(col(RunEvent.id) > after, *_of(run_id, wanted.stage, wanted.rank))
     if wanted.type is not None:
-        query = _by_type(query.where(RunEvent.type == wanted.type))
-    return [item(row) for row in session.exec(query.order_by(col(RunEvent.id)).limit(limit))]
+        query = _of_type(query, wanted.type)
+    return [_item(*row) for row in session.execute(query.order_by(col(RunEvent.id)).limit(limit))]
 
 
-def _by_type(query: SelectOfScalar[RunEvent]) -> SelectOfScalar[RunEvent]:
+Lines = Select[int, str, int, int, str]
+"""id, stage, attempt, rank, line"""
+# Plain columns: rows as objects take most of the time of a reading.
+_LINES: Final[Lines] = select(
+    col(RunEvent.id), col(RunEvent.stage), col(RunEvent.attempt), col(RunEvent.rank), col(RunEvent.line)
+)
+
+
+def _of_type(query: Lines, event_type: str) -> Lines:
     # Left to itself SQLite walks all events of the run by number, however few have this type.
-    return query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
+    query = query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
+    return query.where(col(RunEvent.type) == event_type)
 
 
 def _of(run_id: int, stage: str | None, rank: int | None) -> list[ColumnElement[bool]]:
@@ -46,10 +95,10 @@ def _of(run_id: int, stage: str | None, rank: int | None) -> list[ColumnElement[
     return conditions
 
 
-def item(row: RunEvent) -> dict[str, Any]:
+def _item(event_id: int, stage: str, attempt: int, rank: int, line: str) -> dict[str, Any]:
     """Return one event: the line as the rank wrote it, plus its place in the run."""
-    line: dict[str, Any] = orjson.loads(row.line)
-    return {**line, "id": row.id, "stage": row.stage, "attempt": row.attempt, "rank": row.rank}
+    event: dict[str, Any] = orjson.loads(line)
+    return {**event, "id": event_id, "stage": stage, "attempt": attempt, "rank": rank}
 
 
 def newest_events(
@@ -63,9 +112,9 @@ def newest_events(
     rank: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the last events of one type up to number `last`, at most `limit`, in order."""
-    query = select(RunEvent).where(RunEvent.type == event_type, RunEvent.id <= last, *_of(run_id, stage, rank))
-    rows = session.exec(_by_type(query).order_by(col(RunEvent.id).desc()).limit(limit)).all()
-    return [item(row) for row in reversed(rows)]
+    query = _of_type(_LINES, event_type).where(col(RunEvent.id) <= last, *_of(run_id, stage, rank))
+    rows = session.execute(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
+    return [_item(*row) for row in reversed(rows)]
 
 
 def count_events(
@@ -78,8 +127,8 @@ def count_events(
     rank: int | None = None,
 ) -> int:
     """Return how many events of these types there are up to number `last`."""
-    query = select(func.count()).where(col(RunEvent.type).in_(types), RunEvent.id <= last, *_of(run_id, stage, rank))
-    return session.exec(query).one()
+    query = select(func.count()).where(col(RunEvent.type).in_(types), col(RunEvent.id) <= last)
+    return session.scalar(query.where(*_of(run_id, stage, rank))) or 0
 
 
 def every_event(session: Session, run_id: int, event_type: str | None = None) -> Iterator[dict[str, Any]]:
@@ -91,12 +140,11 @@ def every_event(session: Session, run_id: int, event_type: str | None = None) ->
             return
         yield from page
         after = page[-1]["id"]
-        session.expunge_all()
 
 
-def malformed_lines(session: Session, run_id: int, limit: int = 100) -> list[dict[str, Any]]:
-    """Return lines that were kept aside because they are no events, in order of stage, attempt, rank and place."""
-    query = select(MalformedLine).where(MalformedLine.run_id == run_id)
+def malformed_lines(session: Session, run_id: int, limit: int = 100) -> MalformedList:
+    """Return lines that were kept aside because they are no events."""
+    query = select(MalformedLine).where(col(MalformedLine.run_id) == run_id)
     order = (MalformedLine.stage, MalformedLine.attempt, MalformedLine.rank, MalformedLine.offset)
-    rows = session.exec(query.order_by(*(col(column) for column in order)).limit(limit))
-    return [row.model_dump(exclude={"run_id"}) for row in rows]
+    rows = session.scalars(query.order_by(*(col(column) for column in order)).limit(limit))
+    return MalformedList(items=[MalformedItem(**row.model_dump()) for row in rows])

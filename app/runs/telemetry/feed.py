@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlmodel import Session
 
-from app.runs import serialise
+from app.runs.documents import Move
 from app.runs.models import Run, RunHistory, StageAttempt
 from app.runs.states import State
 from app.runs.store import get_run, history_of, stages_of
@@ -69,7 +69,7 @@ def _merged(moves: list[RunHistory], events: list[dict[str, Any]], cursor: Curso
 
 
 def _state(move: RunHistory, cursor: Cursor) -> Item:
-    return Item(type="state", data={"state": move.target, **serialise.move(move)}, cursor=cursor)
+    return Item(type="state", data={"state": move.target, **Move.of(move).model_dump()}, cursor=cursor)
 
 
 def _output(session: Session, runs_dir: Path, run: Run, cursor: Cursor, wanted: OutputFilter) -> Iterator[Item]:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import Field
 from sqlmodel import Session, col, select
 
+from app.documents import Document
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, StageAttempt
 from app.runs.telemetry.cursor import MOST_RANKS
@@ -35,6 +37,21 @@ class LogFile:
     stream: Stream
     ended: bool
     """Whether the attempt is over: the file grows no more."""
+
+
+class LogPiece(Document):
+    """Part of a rank's output."""
+
+    run_id: int
+    stage: str
+    attempt: int
+    rank: int
+    stream: str
+    offset: int = Field(description="Byte the text starts at.")
+    next_offset: int = Field(description="Ask again with `offset` set to it.")
+    size: int = Field(description="Bytes in the file.")
+    ended: bool = Field(description="Whether the file grows no more.")
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,19 +195,19 @@ def logs(
     offset: int = 0,
     limit: int = DEFAULT_LIMIT,
     **place: Any,
-) -> dict[str, Any]:
+) -> LogPiece:
     """Return a piece of a rank's output with the next offset; `place` is stage, attempt and stream. Raises NotFound."""
     log = find_log(session, runs_dir, run_id, rank, **place)
     piece = read_piece(log, offset, limit)
-    return {
-        "run_id": run_id,
-        "stage": log.stage,
-        "attempt": log.attempt,
-        "rank": log.rank,
-        "stream": log.stream,
-        "offset": piece.offset,
-        "next_offset": piece.next_offset,
-        "size": piece.size,
-        "ended": log.ended,
-        "text": piece.text,
-    }
+    return LogPiece(
+        run_id=run_id,
+        stage=log.stage,
+        attempt=log.attempt,
+        rank=log.rank,
+        stream=log.stream,
+        offset=piece.offset,
+        next_offset=piece.next_offset,
+        size=piece.size,
+        ended=log.ended,
+        text=piece.text,
+    )

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.clock import rfc3339
+from app.documents import Document
 from app.runs.models import RankUsage, Run
 
 Place = tuple[str, int, int]
@@ -27,12 +29,30 @@ class Sample(NamedTuple):
     gpu_percent: float | None
 
 
-def resources(session: Session, run: Run) -> dict[str, Any]:
-    """Return `{since, series}`: one series per stage attempt and rank, in the order they began.
+class ResourceSeries(Document):
+    """What one rank of one stage attempt used; the lists are equally long."""
 
-    Each holds equally long lists: `seconds` since `since`, `cpu_percent` (100 is one core kept busy since the sample
-    before, None for the first), `rss_bytes`, and `gpu_bytes` and `gpu_percent` of the rank's GPU, None on a CPU.
-    """
+    stage: str
+    attempt: int
+    rank: int
+    seconds: list[float] = Field(description="Since `since`.")
+    cpu_percent: list[float | None] = Field(
+        description="100 is one core kept busy since the sample before; null for the first."
+    )
+    rss_bytes: list[int] = Field(description="Resident memory of the process.")
+    gpu_bytes: list[int | None] = Field(description="In use on the rank's GPU by whomever; null on a CPU.")
+    gpu_percent: list[float | None]
+
+
+class ResourceList(Document):
+    """What the ranks of a run used over time, in the order their stages began."""
+
+    since: str = Field(description="Start of the run, or its creation before that.")
+    series: list[ResourceSeries]
+
+
+def resources(session: Session, run: Run) -> ResourceList:
+    """Return one series per stage attempt and rank."""
     since = run.started_at or run.created_at
     found: dict[Place, list[Sample]] = {}
     columns = (col(getattr(RankUsage, name)) for name in Sample._fields)
@@ -40,24 +60,22 @@ def resources(session: Session, run: Run) -> dict[str, Any]:
     for row in session.execute(rows):
         sample = Sample(*row)
         found.setdefault((sample.stage, sample.attempt, sample.rank), []).append(sample)
-    return {
-        "since": rfc3339(since),
-        "series": [_series(place, samples, since.timestamp()) for place, samples in found.items()],
-    }
+    series = [_series(place, samples, since.timestamp()) for place, samples in found.items()]
+    return ResourceList(since=rfc3339(since), series=series)
 
 
-def _series(place: Place, samples: Sequence[Sample], since: float) -> dict[str, Any]:
+def _series(place: Place, samples: Sequence[Sample], since: float) -> ResourceSeries:
     stage, attempt, rank = place
-    return {
-        "stage": stage,
-        "attempt": attempt,
-        "rank": rank,
-        "seconds": [round(row.at - since, 3) for row in samples],
-        "cpu_percent": [None, *(_percent(before, row) for before, row in pairwise(samples))],
-        "rss_bytes": [row.rss_bytes for row in samples],
-        "gpu_bytes": [row.gpu_bytes for row in samples],
-        "gpu_percent": [row.gpu_percent for row in samples],
-    }
+    return ResourceSeries(
+        stage=stage,
+        attempt=attempt,
+        rank=rank,
+        seconds=[round(row.at - since, 3) for row in samples],
+        cpu_percent=[None, *(_percent(before, row) for before, row in pairwise(samples))],
+        rss_bytes=[row.rss_bytes for row in samples],
+        gpu_bytes=[row.gpu_bytes for row in samples],
+        gpu_percent=[row.gpu_percent for row in samples],
+    )
 
 
 def _percent(before: Sample, row: Sample) -> float:

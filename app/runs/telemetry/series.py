@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+from pydantic import Field, SkipValidation
 from sqlmodel import Session, col, select
 
+from app.documents import Document
 from app.runs.models import MetricChunk
 from app.runs.telemetry.packing import unpack
 from trainer.contract.events import encode_number
@@ -24,6 +26,27 @@ StepRange = tuple[float, float]
 EVERY_STEP: Final[StepRange] = (-math.inf, math.inf)
 
 
+class MetricSeries(Document):
+    """One metric of one rank of one stage attempt; steps and values are equally long."""
+
+    # Made by this module and handed through as they are: there may be a hundred thousand of each.
+    key: str
+    rank: int
+    stage: str
+    attempt: int
+    steps: SkipValidation[list[float]]
+    values: SkipValidation[list[float | str | None]] = Field(description="Non-finite values are their names.")
+    points: int = Field(description="How many there are in the range of steps that was asked for.")
+    thinned: bool = Field(description="Whether points were left out.")
+
+
+class MetricList(Document):
+    """The names of all metrics of a run, and the series that were asked for."""
+
+    keys: list[str]
+    series: list[MetricSeries]
+
+
 def metrics(
     session: Session,
     run_id: int,
@@ -32,18 +55,16 @@ def metrics(
     rank: int | None = None,
     max_points: int = DEFAULT_POINTS,
     steps: StepRange = EVERY_STEP,
-) -> dict[str, Any]:
-    """Return `{keys, series}`: every metric's name, and the series asked for with at most `max_points` points each.
+) -> MetricList:
+    """Return every metric's name, and the series asked for with at most `max_points` points each.
 
     Without `keys` every series is given. Non-finite values are their names, null is null. Where points were left out
     (`thinned`), each stretch keeps its smallest and largest value and its first point that is no finite number.
     `points` counts those within the range of `steps`; a series without any there is left out.
     """
     found = read_series(session, run_id, keys=keys, rank=rank, steps=steps)
-    return {
-        "keys": metric_keys(session, run_id),
-        "series": [_series(place, points, max_points) for place, points in sorted(found.items())],
-    }
+    series = [_series(place, points, max_points) for place, points in sorted(found.items())]
+    return MetricList(keys=metric_keys(session, run_id), series=series)
 
 
 def metric_keys(session: Session, run_id: int) -> list[str]:
@@ -88,20 +109,20 @@ def _within(steps: list[float], values: list[float | None], wanted: StepRange) -
     return [steps[index] for index in kept], [values[index] for index in kept]
 
 
-def _series(place: Place, points: Points, max_points: int) -> dict[str, Any]:
+def _series(place: Place, points: Points, max_points: int) -> MetricSeries:
     steps, values = points
     kept = thin(values, max_points)
     key, rank, stage, attempt = place
-    return {
-        "key": key,
-        "rank": rank,
-        "stage": stage,
-        "attempt": attempt,
-        "steps": [steps[index] for index in kept],
-        "values": [encode_number(values[index]) for index in kept],
-        "points": len(steps),
-        "thinned": len(kept) < len(steps),
-    }
+    return MetricSeries(
+        key=key,
+        rank=rank,
+        stage=stage,
+        attempt=attempt,
+        steps=[steps[index] for index in kept],
+        values=[encode_number(values[index]) for index in kept],
+        points=len(steps),
+        thinned=len(kept) < len(steps),
+    )
 
 
 def thin(values: Sequence[float | None], most: int) -> Sequence[int]:

@@ -9,9 +9,9 @@ from app.runs.exports.run import MEDIA_TYPES, Format, Table, run_pieces
 from app.runs.exports.runlist import ListTable, list_pieces
 from app.runs.ordering import Order
 from app.runs.store import get_run
+from app.web.api.answers import Answers, answers
 from app.web.api.filters import Filters
 from app.web.api.replies import AppSettings, ReadSession, streamed
-from app.web.api.schemas import Answers, answers
 
 router = APIRouter(prefix="/runs", tags=["exports"])
 FILES: Final[dict[str, Any]] = {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()}

@@ -1,18 +1,18 @@
 """What a run leaves behind: its result, its artifacts, its checkpoints."""
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from app.runs.results.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, artifact_path, artifacts, media_type
-from app.runs.results.checkpoints import check_checkpoints
+from app.runs.results.artifacts import ACTIVE_TYPES, UNKNOWN_TYPE, ArtifactList, artifact_path, artifacts, media_type
+from app.runs.results.checkpoints import CheckpointList, check_checkpoints
 from app.runs.results.reading import result_document
 from app.runs.results.verification import run_folder, verify_run
 from app.runs.store import get_run
-from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply, reply
-from app.web.api.schemas import Items, answers
+from app.web.api.answers import answers
+from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply
 from trainer.contract.result import Result
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
@@ -21,18 +21,18 @@ SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-sr
 """For documents a run wrote: they may look as they like, and do nothing."""
 
 
-@router.get("/result", responses=answers(404, model=Result))
+@router.get("/result", response_model=Result, responses=answers(404))
 def show_result(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the run's result: verdict, checks, summary, panels."""
     get_run(session, run_id)
     return cached_reply(request, result_document(settings.runs_dir, run_id))
 
 
-@router.get("/artifacts", responses=answers(404, model=Items))
-def list_artifacts(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+@router.get("/artifacts", responses=answers(404))
+def list_artifacts(run_id: int, session: ReadSession, settings: AppSettings) -> ArtifactList:
     """List the files the run offers."""
     get_run(session, run_id)
-    return reply(artifacts(settings.runs_dir, run_id))
+    return artifacts(settings.runs_dir, run_id)
 
 
 @router.get("/artifacts/{path:path}", responses=answers(404), response_class=FileResponse)
@@ -50,14 +50,14 @@ def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSet
 
 
 @router.get("/verification", dependencies=[OneOfFew], responses=answers(404, 429))
-def show_verification(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+def show_verification(run_id: int, session: ReadSession, settings: AppSettings) -> dict[str, Any]:
     """Repeat the audit of the run from its stored files alone: `{ok, rows, problems, pass_line, ...}`."""
     get_run(session, run_id)
-    return reply(verify_run(run_folder(settings.runs_dir, run_id)))
+    return verify_run(run_folder(settings.runs_dir, run_id))
 
 
-@router.get("/checkpoints", dependencies=[OneOfFew], responses=answers(404, 429, model=Items))
-def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+@router.get("/checkpoints", dependencies=[OneOfFew], responses=answers(404, 429))
+def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -> CheckpointList:
     """List the run's checkpoints, newest first, after comparing every digest."""
     get_run(session, run_id)
-    return reply({"items": check_checkpoints(run_folder(settings.runs_dir, run_id))})
+    return check_checkpoints(run_folder(settings.runs_dir, run_id))

@@ -5,31 +5,30 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.runs.kinds import kind_documents
-from app.runs.results.compare import compare, read_ids
+from app.runs.kinds import KindList, kind_documents
+from app.runs.results.compare import Comparison, compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.telemetry.series import FEWEST_POINTS
-from app.web.api.judged import Comparison
-from app.web.api.replies import AppSettings, ReadSession, cached_reply, reply
-from app.web.api.schemas import Items, answers
+from app.web.api.answers import answers
+from app.web.api.replies import AppSettings, ReadSession, cached_reply
 
 router = APIRouter(tags=["catalogue"])
 
 
-@router.get("/kinds", responses=answers(model=Items))
+@router.get("/kinds", response_model=KindList, responses=answers())
 def list_kinds(request: Request) -> Response:
     """List the kinds with the JSON Schema of their parameters and their presets."""
-    return cached_reply(request, {"items": kind_documents()})
+    return cached_reply(request, KindList(items=kind_documents()))
 
 
-@router.get("/compare", responses=answers(404, model=Comparison))
+@router.get("/compare", responses=answers(404))
 def compare_runs(
     session: ReadSession,
     settings: AppSettings,
     ids: Annotated[str, Query(max_length=400, examples=["1,2"])],
     max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=5000)] = 500,
-) -> Response:
+) -> Comparison:
     """Put two to ten runs side by side: parameters, checks, summaries, metrics."""
     wanted = read_ids(ids)
     results = [reading.document for reading in read_results(settings.runs_dir, wanted)]
-    return reply(compare(session, wanted, results, max_points))
+    return compare(session, wanted, results, max_points)

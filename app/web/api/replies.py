@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
-import orjson
 from fastapi import Depends, Request
-from sqlalchemy import Engine
-from sqlmodel import Session
 from starlette.responses import Response, StreamingResponse
 
-from app.db import own_session, read_session
+from app.db import Engine, Session, own_session, read_session
+from app.documents import to_json
 from app.runs.service import Service
 from app.settings import Settings
 from app.web.http.problems import Problem
@@ -64,15 +62,9 @@ Verbs = Annotated[Service, Depends(_service)]
 Actor = Annotated[str, Depends(_actor)]
 
 
-def reply(document: Any, status: int = 200, **headers: str) -> Response:
-    """Return a JSON answer; header names are given with underscores."""
-    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
-    return Response(orjson.dumps(document), status, named, "application/json")
-
-
 def cached_reply(request: Request, document: Any) -> Response:
-    """Return a JSON answer with an ETag, or 304 when the client already has it."""
-    body = orjson.dumps(document)
+    """Return a document, or what JSON can carry, with an ETag; 304 when the client already has it."""
+    body = to_json(document)
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     known = {part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")}
     if tag in known:

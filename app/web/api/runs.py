@@ -4,18 +4,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Request
 from pydantic import BaseModel, ConfigDict
-from sqlmodel import Session
 from starlette.responses import Response
 
 from app.db import read_session
+from app.runs.documents import RunDocument, RunList
 from app.runs.editing import Changes, edit_run
 from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.requests import RunRequest
 from app.runs.store import PAGE_LIMIT, get_run_document, list_runs
+from app.web.api.answers import answers
 from app.web.api.filters import Filters
-from app.web.api.replies import Actor, AppSettings, ReadSession, Verbs, cached_reply, reply
-from app.web.api.schemas import RunDocument, RunList, answers
+from app.web.api.replies import Actor, AppSettings, ReadSession, Verbs, cached_reply
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
@@ -28,7 +28,7 @@ class RetryRequest(BaseModel):
     resume: bool = False
 
 
-@router.get("", responses=answers(model=RunList))
+@router.get("", responses=answers())
 def list_(
     *,
     session: ReadSession,
@@ -36,57 +36,61 @@ def list_(
     sort: Order = Order.NEWEST,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
-) -> Response:
+) -> RunList:
     """List runs in the order of `sort`: `pinned` is pinned ones first, then newest first; `finished` last to end first.
 
     `longest` and `shortest` go by the time from start to end. The last three leave out runs that have not got there.
     A parameter given several times means any of its values, for tags all of them.
     """
-    return reply(list_runs(session, filters, order=sort, cursor=cursor, limit=limit).document())
+    return list_runs(session, filters, order=sort, cursor=cursor, limit=limit)
 
 
-@router.post("", status_code=201, responses=answers(403, 413, success=201, model=RunDocument))
+@router.post("", status_code=201, responses=answers(403, 413))
 def create(
+    *,
     request: Request,
+    response: Response,
     body: RunRequest,
     verbs: Verbs,
     actor: Actor,
     idempotency_key: Annotated[str | None, Header()] = None,
-) -> Response:
+) -> RunDocument:
     """Record a run; a worker executes it as soon as its devices are free."""
-    return _created(request, verbs.submit(body, actor=actor, key=idempotency_key))
+    return _created(request, response, verbs.submit(body, actor=actor, key=idempotency_key))
 
 
-@router.get("/{run_id}", responses=answers(404, model=RunDocument))
+@router.get("/{run_id}", response_model=RunDocument, responses=answers(404))
 def show(request: Request, run_id: int, session: ReadSession) -> Response:
     """Show everything known about a run."""
     return cached_reply(request, get_run_document(session, run_id))
 
 
-@router.patch("/{run_id}", responses=answers(403, 404, 413, model=RunDocument))
-def edit(request: Request, run_id: int, body: Changes, actor: Actor) -> Response:
+@router.patch("/{run_id}", responses=answers(403, 404, 413))
+def edit(request: Request, run_id: int, body: Changes, actor: Actor) -> RunDocument:
     """Change name, tags, notes or pin of a run in any state; what is absent stays as it is."""
     edit_run(request.app.state.engine, run_id, body, actor=actor)
-    return reply(_document(request, run_id))
+    return _document(request, run_id)
 
 
-@router.post("/{run_id}/cancel", status_code=202, responses=answers(403, 404, 409, success=202, model=RunDocument))
-def cancel(request: Request, run_id: int, verbs: Verbs, actor: Actor) -> Response:
+@router.post("/{run_id}/cancel", status_code=202, responses=answers(403, 404, 409))
+def cancel(request: Request, run_id: int, verbs: Verbs, actor: Actor) -> RunDocument:
     """Ask for the end of a run; it is `stopping` until every process is gone. Asking again changes nothing."""
     verbs.cancel(run_id, actor=actor)
-    return reply(_document(request, run_id), 202)
+    return _document(request, run_id)
 
 
-@router.post("/{run_id}/retry", status_code=201, responses=answers(403, 404, 409, success=201, model=RunDocument))
+@router.post("/{run_id}/retry", status_code=201, responses=answers(403, 404, 409))
 def retry(
+    *,
     request: Request,
+    response: Response,
     run_id: int,
     verbs: Verbs,
     actor: Actor,
     body: Annotated[RetryRequest | None, Body()] = None,
-) -> Response:
+) -> RunDocument:
     """Run an ended run again as a new run; with `resume` from its newest valid checkpoint."""
-    return _created(request, verbs.retry(run_id, resume=body is not None and body.resume, actor=actor))
+    return _created(request, response, verbs.retry(run_id, resume=body is not None and body.resume, actor=actor))
 
 
 @router.delete("/{run_id}", status_code=204, responses=answers(403, 404, 409))
@@ -96,12 +100,12 @@ def delete(request: Request, run_id: int, settings: AppSettings, actor: Actor) -
     return Response(status_code=204)
 
 
-def _document(request: Request, run_id: int) -> dict[str, object]:
-    session: Session
+def _document(request: Request, run_id: int) -> RunDocument:
     with read_session(request.app.state.engine) as session:
         return get_run_document(session, run_id)
 
 
-def _created(request: Request, run_id: int) -> Response:
+def _created(request: Request, response: Response, run_id: int) -> RunDocument:
     prefix = str(request.scope.get("root_path") or "")
-    return reply(_document(request, run_id), 201, location=f"{prefix}/api/v1/runs/{run_id}")
+    response.headers["Location"] = f"{prefix}/api/v1/runs/{run_id}"
+    return _document(request, run_id)

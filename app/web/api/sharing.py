@@ -3,20 +3,18 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine
 from starlette.responses import Response
 
-from app.db import read_session
+from app.db import Engine, read_session
 from app.runs.requests import find_kind
 from app.runs.results.reading import read_result
-from app.runs.results.trends import MOST_POINTS, fill_checks, trend, trend_checks
+from app.runs.results.trends import MOST_POINTS, Trend, TrendChecks, fill_checks, trend, trend_checks
 from app.runs.store import get_run, get_run_document
 from app.sharing.badge import badge, newest_verdict
-from app.sharing.deliveries import MOST, Status, delivery_log, redeliver
+from app.sharing.deliveries import MOST, DeliveryDocument, DeliveryList, Status, delivery_log, redeliver
 from app.sharing.junit import junit
-from app.web.api.judged import Trend, TrendChecks
-from app.web.api.replies import Actor, AppSettings, ReadSession, reply
-from app.web.api.schemas import Answers, DeliveryList, answers
+from app.web.api.answers import Answers, answers
+from app.web.api.replies import Actor, AppSettings, ReadSession
 
 router = APIRouter(tags=["sharing"])
 
@@ -63,7 +61,7 @@ def show_badge(kind: Annotated[str, Path(max_length=64)], session: ReadSession) 
     return Response(badge(kind, newest_verdict(session, kind)), 200, headers, "image/svg+xml")
 
 
-@router.get("/trends", responses=answers(404, model=Trend | TrendChecks))
+@router.get("/trends", responses=answers(404))
 def show_trend(
     *,
     request: Request,
@@ -72,32 +70,32 @@ def show_trend(
     check: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
     preset: Annotated[str | None, Query(min_length=1, max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
-) -> Response:
+) -> Trend | TrendChecks:
     """Give one check over the newest runs of a kind, oldest first; without `check`, the checks there are."""
     find_kind(kind)
     engine: Engine = request.app.state.engine
     fill_checks(engine, settings.runs_dir)
     with read_session(engine) as session:
         if check is None:
-            return reply({"kind": kind, "checks": trend_checks(session, kind)})
-        return reply(trend(session, kind, check, limit, preset=preset or ""))
+            return TrendChecks(kind=kind, checks=trend_checks(session, kind))
+        return trend(session, kind, check, limit, preset=preset or "")
 
 
-@router.get("/webhooks/deliveries", responses=answers(404, model=DeliveryList))
+@router.get("/webhooks/deliveries", responses=answers(404))
 def list_deliveries(
     session: ReadSession,
     run_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     status: Annotated[Status | None, Query()] = None,
     before: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_before` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
-) -> Response:
+) -> DeliveryList:
     """List what the webhook was told, newest first, with every attempt; never the address."""
-    if run_id is not None and not delivery_log(session, run_id=run_id, limit=1)["items"]:
+    if run_id is not None and not delivery_log(session, run_id=run_id, limit=1).items:
         get_run(session, run_id)
-    return reply(delivery_log(session, run_id=run_id, status=status or "", before=before, limit=limit))
+    return delivery_log(session, run_id=run_id, status=status or "", before=before, limit=limit)
 
 
-@router.post("/webhooks/deliveries/{delivery_id}/redeliver", status_code=202, responses=answers(403, 404, success=202))
-def redeliver_one(request: Request, delivery_id: int, actor: Actor) -> Response:
+@router.post("/webhooks/deliveries/{delivery_id}/redeliver", status_code=202, responses=answers(403, 404))
+def redeliver_one(request: Request, delivery_id: int, actor: Actor) -> DeliveryDocument:
     """Send a delivery once more."""
-    return reply(redeliver(request.app.state.engine, delivery_id, actor=actor), 202)
+    return redeliver(request.app.state.engine, delivery_id, actor=actor)

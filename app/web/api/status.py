@@ -1,19 +1,18 @@
 """How the service stands, in one document."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
 
-from app.status import standing
-from app.web.api.replies import AppSettings, reply
-from app.web.api.schemas import StatusDocument, answers
+from app.status import StatusDocument, standing
+from app.web.api.answers import answers
+from app.web.api.replies import AppSettings
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/status", responses=answers(model=StatusDocument))
-def show_status(request: Request, settings: AppSettings) -> Response:
+@router.get("/status", responses=answers())
+def show_status(request: Request, settings: AppSettings) -> StatusDocument:
     """Say what keeps runs from starting, with every worker, the queue, schema versions and free disk.
 
     Answers 200 whether ready or not; `/readyz` is the one for load balancers.
     """
-    return reply(standing(request.app.state.engine, settings))
+    return standing(request.app.state.engine, settings)

@@ -4,14 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
 
 from app.runs.requests import find_kind
-from app.storage.orphans import listed, orphan_list, remove_orphans
-from app.storage.overview import storage
-from app.storage.retention import MOST_DAYS, Policy, apply, plan
-from app.web.api.replies import Actor, AppSettings, OneOfFew, reply
-from app.web.api.schemas import answers
+from app.storage.orphans import OrphanList, OrphansRemoved, listed, orphan_list, remove_orphans
+from app.storage.overview import StorageDocument, storage
+from app.storage.retention import MOST_DAYS, Applied, Plan, Policy, apply, plan
+from app.web.api.answers import answers
+from app.web.api.replies import Actor, AppSettings, OneOfFew
 
 router = APIRouter(tags=["keeping"])
 
@@ -42,25 +41,24 @@ class PolicyApply(PolicyQuery):
 
 
 @router.get("/usage", dependencies=[OneOfFew], responses=answers(429))
-def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Response:
+def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> StorageDocument:
     """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
 
     `refresh` measures ended runs anew.
     """
-    return reply(storage(request.app.state.engine, settings, refresh=refresh))
+    return storage(request.app.state.engine, settings, refresh=refresh)
 
 
 @router.get("/retention", responses=answers())
-def show_plan(request: Request, settings: AppSettings, query: Annotated[PolicyQuery, Query()]) -> Response:
+def show_plan(request: Request, settings: AppSettings, query: Annotated[PolicyQuery, Query()]) -> Plan:
     """Give what a policy would remove; removes nothing. Pinned runs and runs that have not ended always stay."""
-    return reply(plan(request.app.state.engine, settings, query.policy()).document())
+    return plan(request.app.state.engine, settings, query.policy())
 
 
 @router.post("/retention", responses=answers(403, 409))
-def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor: Actor) -> Response:
+def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor: Actor) -> Applied:
     """Remove what the named plan shows; 409 when the policy would by now remove other runs."""
-    done = apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
-    return reply(done)
+    return apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
 
 
 class OrphansRemove(BaseModel):
@@ -72,14 +70,14 @@ class OrphansRemove(BaseModel):
 
 
 @router.get("/orphans", dependencies=[OneOfFew], responses=answers(429))
-def show_orphans(request: Request, settings: AppSettings) -> Response:
+def show_orphans(request: Request, settings: AppSettings) -> OrphanList:
     """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
-    return reply(orphan_list(request.app.state.engine, settings))
+    return orphan_list(request.app.state.engine, settings)
 
 
 @router.post("/orphans", responses=answers(403, 409))
-def remove_listed(request: Request, settings: AppSettings, body: OrphansRemove, actor: Actor) -> Response:
+def remove_listed(request: Request, settings: AppSettings, body: OrphansRemove, actor: Actor) -> OrphansRemoved:
     """Remove what the named list shows as removable; 409 when it would by now be something else."""
     removed = remove_orphans(request.app.state.engine, settings, seen=body.plan, actor=actor)
     done = listed(settings, removed)
-    return reply({"removed": done["items"], "bytes": done["bytes"]})
+    return OrphansRemoved(removed=done.items, bytes=done.bytes)

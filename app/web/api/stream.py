@@ -16,7 +16,7 @@ from app.runs.store import get_run
 from app.runs.telemetry.cursor import START, Cursor, decode
 from app.runs.telemetry.feed import pull
 from app.runs.telemetry.items import EventFilter, Item, OutputFilter, Wanted
-from app.web.api.schemas import answers
+from app.web.api.answers import answers
 from app.web.api.telemetry import EventType, RankNumber, StageName
 from app.web.streams import HEADERS, HEARTBEAT, HEARTBEAT_SECONDS, Live
 

@@ -10,13 +10,21 @@ from starlette.responses import Response, StreamingResponse
 from app.runs.errors import refused
 from app.runs.ordering import LARGEST_ID
 from app.runs.store import get_run
-from app.runs.telemetry.events import EVENTS_LIMIT, events, malformed_lines
+from app.runs.telemetry.events import EVENTS_LIMIT, EventList, MalformedList, events, malformed_lines
 from app.runs.telemetry.items import EventFilter
-from app.runs.telemetry.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, find_log, logs
-from app.runs.telemetry.resources import resources
-from app.runs.telemetry.series import DEFAULT_POINTS, EVERY_STEP, FEWEST_POINTS, MAX_POINTS, StepRange, metrics
-from app.web.api.replies import AppSettings, ReadSession, reply
-from app.web.api.schemas import EventList, Items, LogPiece, ResourceList, answers
+from app.runs.telemetry.logs import DEFAULT_LIMIT, LOG_LIMIT, LogFile, LogPiece, find_log, logs
+from app.runs.telemetry.resources import ResourceList, resources
+from app.runs.telemetry.series import (
+    DEFAULT_POINTS,
+    EVERY_STEP,
+    FEWEST_POINTS,
+    MAX_POINTS,
+    MetricList,
+    StepRange,
+    metrics,
+)
+from app.web.api.answers import answers
+from app.web.api.replies import AppSettings, ReadSession
 from trainer.contract.events import EVENT_FIELDS
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
@@ -29,7 +37,7 @@ RankNumber = Annotated[int, Query(ge=0, le=LARGEST_RANK)]
 StageName = Annotated[str, Query(max_length=64)]
 
 
-@router.get("/events", responses=answers(404, model=EventList))
+@router.get("/events", responses=answers(404))
 def list_events(
     *,
     run_id: int,
@@ -39,20 +47,20 @@ def list_events(
     rank: RankNumber | None = None,
     type: EventType | None = None,  # noqa: A002  # the name in the URL
     limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100,
-) -> Response:
+) -> EventList:
     """List rank events in order; ask again with `after=next_after` for those that follow."""
     get_run(session, run_id)
     wanted = EventFilter(stage=stage, rank=rank, type=type)
-    return reply(events(session, run_id, after=after, wanted=wanted, limit=limit))
+    return events(session, run_id, after=after, wanted=wanted, limit=limit)
 
 
-@router.get("/malformed", responses=answers(404, model=Items))
+@router.get("/malformed", responses=answers(404))
 def list_malformed(
     run_id: int, session: ReadSession, limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100
-) -> Response:
+) -> MalformedList:
     """List lines that are no events and the torn tails of ended attempts: kept aside, counted in no number."""
     get_run(session, run_id)
-    return reply({"items": malformed_lines(session, run_id, limit)})
+    return malformed_lines(session, run_id, limit)
 
 
 @router.get("/metrics", responses=answers(404))
@@ -65,14 +73,14 @@ def list_metrics(
     max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=MAX_POINTS)] = DEFAULT_POINTS,
     first: Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="First step.")] = None,
     last: Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="Last step.")] = None,
-) -> Response:
+) -> MetricList:
     """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch.
 
     `from` and `to` narrow them to a range of steps before they are thinned: ask for a short range to see every point.
     """
     get_run(session, run_id)
     steps = _steps(first, last)
-    return reply(metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points, steps=steps))
+    return metrics(session, run_id, keys=key or (), rank=rank, max_points=max_points, steps=steps)
 
 
 def _steps(first: float | None, last: float | None) -> StepRange:
@@ -83,13 +91,13 @@ def _steps(first: float | None, last: float | None) -> StepRange:
     return EVERY_STEP if first is None and last is None else (low, high)
 
 
-@router.get("/resources", responses=answers(404, model=ResourceList))
-def list_resources(run_id: int, session: ReadSession) -> Response:
+@router.get("/resources", responses=answers(404))
+def list_resources(run_id: int, session: ReadSession) -> ResourceList:
     """Give CPU, memory and GPU use of every rank over time, a bounded number of samples however long the run."""
-    return reply(resources(session, get_run(session, run_id)))
+    return resources(session, get_run(session, run_id))
 
 
-@router.get("/logs/{rank}", responses=answers(404, model=LogPiece))
+@router.get("/logs/{rank}", response_model=LogPiece, responses=answers(404))
 def read_log(
     *,
     run_id: int,
@@ -102,7 +110,7 @@ def read_log(
     offset: Annotated[int, Query(ge=-LARGEST_ID, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_LIMIT)] = DEFAULT_LIMIT,
     download: bool = False,
-) -> Response:
+) -> LogPiece | Response:
     """Give a piece of a rank's output; `stage` and `attempt` default to the newest, a negative offset counts from the
     end, `download=1` streams the whole file.
     """
@@ -110,7 +118,7 @@ def read_log(
     rank = rank if 0 <= rank <= LARGEST_RANK else -1
     if not download:
         place = {"stage": stage, "attempt": attempt, "stream": stream}
-        return reply(logs(session, settings.runs_dir, run_id, rank, offset=offset, limit=limit, **place))
+        return logs(session, settings.runs_dir, run_id, rank, offset=offset, limit=limit, **place)
     log = find_log(session, settings.runs_dir, run_id, rank, stage=stage, attempt=attempt, stream=stream)
     return _download(log, f"run-{run_id}-{log.stage}-{log.attempt}-rank{log.rank}.{log.stream}.txt")
 

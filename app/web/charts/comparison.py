@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.runs.results.compare import RunSeries
 from app.web.charts.lines import stepped_panel
 from app.web.charts.metrics import FIRST_CHARTS, MetricCharts, line_name
 from app.web.views.panels import HeatCell, HeatRow, confusion_rows, panel_views
@@ -37,29 +38,29 @@ class RunLine:
 
 def curves(
     results: Sequence[Mapping[str, Any]],
-    documents: Sequence[Mapping[str, Any]],
+    documents: Sequence[RunSeries],
     *,
     find: str = "",
     most: int = FIRST_CHARTS,
 ) -> MetricCharts:
     """Return the curves of the results and one chart per metric, the lines of every run in each.
 
-    `documents` are `{id, series}` in the order of the runs, `results` theirs; `find` narrows the names, whatever case.
+    `documents` are in the order of the runs, and so are their `results`; `find` narrows the names, whatever case.
     """
-    found = _result_lines([document["id"] for document in documents], results) | _metric_lines(documents)
+    found = _result_lines([document.id for document in documents], results) | _metric_lines(documents)
     matching = [place for place in found if find.casefold() in place[0].casefold()]
     panels = panel_views([overlay(*place, found[place]) for place in matching[:most]], "curve")
     names = list(dict.fromkeys(title for title, _ in found))
     return MetricCharts(panels=panels, names=names, matching=len(matching), find=find, most=most)
 
 
-def _metric_lines(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[RunLine]]:
+def _metric_lines(documents: Sequence[RunSeries]) -> dict[tuple[str, str], list[RunLine]]:
     lines: dict[tuple[str, str], list[RunLine]] = {}
     for place, document in enumerate(documents):
-        for item in document["series"]:
-            name = f"run {document['id']} · {line_name(item)}"
-            line = RunLine(place=place, name=name, x=item["steps"], y=item["values"], points=item["points"])
-            lines.setdefault((item["key"], "step"), []).append(line)
+        for item in document.series:
+            name = f"run {document.id} · {line_name(item)}"
+            line = RunLine(place=place, name=name, x=item.steps, y=item.values, points=item.points)
+            lines.setdefault((item.key, "step"), []).append(line)
     return dict(sorted(lines.items()))
 
 

@@ -1,12 +1,11 @@
 """Charts of a run's metrics: one per metric, a line per stage and rank, as many as a page asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlmodel import Session
-
-from app.runs.telemetry.series import metric_keys, metrics
+from app.db import Session
+from app.runs.telemetry.series import MetricSeries, metric_keys, metrics
 from app.web.charts.lines import stepped_panel
 from app.web.views.panels import PanelView, panel_views
 
@@ -47,22 +46,22 @@ def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = 
     matching = [name for name in names if find.casefold() in name.casefold()]
     most = max(1, min(most, MOST_CHARTS))
     shown = matching[:most]
-    found = metrics(session, run_id, keys=shown, max_points=POINTS)["series"] if shown else []
-    panels = [metric_panel(key, [item for item in found if item["key"] == key]) for key in shown]
+    found = metrics(session, run_id, keys=shown, max_points=POINTS).series if shown else []
+    panels = [metric_panel(key, [item for item in found if item.key == key]) for key in shown]
     return MetricCharts(
         panels=panel_views(panels, prefix="metric"), names=names, matching=len(matching), find=find, most=most
     )
 
 
-def metric_panel(key: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def metric_panel(key: str, series: Sequence[MetricSeries]) -> dict[str, Any]:
     """Return the series panel of one metric; each line keeps its own steps."""
-    points, drawn = sum(item["points"] for item in series), sum(len(item["steps"]) for item in series)
-    lines = [{"name": line_name(item), "x": item["steps"], "y": item["values"]} for item in series]
+    points, drawn = sum(item.points for item in series), sum(len(item.steps) for item in series)
+    lines = [{"name": line_name(item), "x": item.steps, "y": item.values} for item in series]
     panel = stepped_panel(key, "step", lines, drawn=drawn, there=points)
     return {**panel, "points": points, "drawn": drawn}
 
 
-def line_name(item: Mapping[str, Any]) -> str:
+def line_name(item: MetricSeries) -> str:
     """Return the name of one metric line: stage, attempt when repeated, rank."""
-    attempt = f" attempt {item['attempt']}" if item["attempt"] > 1 else ""
-    return f"{item['stage']}{attempt} rank {item['rank']}"
+    attempt = f" attempt {item.attempt}" if item.attempt > 1 else ""
+    return f"{item.stage}{attempt} rank {item.rank}"

@@ -2,17 +2,18 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.documents import Members
 from app.formats import number, percent, times
 from app.runs.results.bounds import NAMES, demand, difference, relation_of, share
 from app.web.charts.scales import Scale
 from trainer.contract.events import decode_number
 from trainer.contract.result import Relation
 
-Item = Mapping[str, Any]
+Item = Members
 """One run of `app.runs.results.trends.trend`."""
 
 LEFT: Final = 66

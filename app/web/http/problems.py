@@ -7,11 +7,13 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ConfigDict, Field
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from app.documents import Document
 from app.runs.errors import ServiceError
 from trainer.contract.wording import fault
 
@@ -42,6 +44,26 @@ BARE: Final[Mapping[int, str]] = {
 log = structlog.get_logger(__name__)
 
 
+class FieldMessage(Document):
+    """One refused field."""
+
+    field: str
+    message: str
+
+
+class ProblemDocument(Document):
+    """RFC 9457 problem; further members depend on its code."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldMessage] | None = Field(None, description="Of a refusal: every field at fault.")
+
+
 class Problem(Exception):
     """An answer that is an error; raise it anywhere below a route."""
 
@@ -67,22 +89,22 @@ class Problem(Exception):
         self.extra = dict(extra or {})
         """Further members of the document."""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ProblemDocument:
         """Return the problem document."""
-        members: dict[str, Any] = {
-            "type": f"urn:ddp-audit:problem:{self.code}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-            "code": self.code,
-        }
-        if self.errors:
-            members["errors"] = self.errors
-        return {**self.extra, **members}
+        errors = {"errors": self.errors} if self.errors else {}
+        return ProblemDocument(
+            type=f"urn:ddp-audit:problem:{self.code}",
+            title=self.title,
+            status=self.status,
+            detail=self.detail,
+            code=self.code,
+            **errors,
+            **self.extra,
+        )
 
     def response(self) -> Response:
         """Return the problem document as a response."""
-        return JSONResponse(self.document(), self.status, self.headers, MEDIA_TYPE)
+        return Response(self.document().model_dump_json(exclude_unset=True), self.status, self.headers, MEDIA_TYPE)
 
 
 def route_path(scope: Mapping[str, Any]) -> str:

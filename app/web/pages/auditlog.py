@@ -26,12 +26,12 @@ def show(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
     """Show one page of entries, newest first."""
     with read_session(request.app.state.engine) as session:
         found = audit_log(session, before=query.before, run_id=query.run_id(), action=query.action)
-    older = found["next_before"]
+    older = found.next_before
     return rendering.page(
         request,
         "pages/audit/show.html",
         nav="audit",
-        entries=found["items"],
+        entries=found.items,
         query=query,
         actions=("submit", "cancel", "retry", "edit", "delete", "redeliver", "remove_orphans"),
         older=f"?{query.address(older)}" if older else "",

@@ -24,7 +24,7 @@ def _context(request: Request, run: int | None) -> dict[str, Any]:
     settings = request.app.state.settings
     return {
         "nav": "classify",
-        "runs": [{**run, "label": known[run["kind"]].label(run["params"])} for run in runs],
+        "runs": [{"id": run.id, "name": run.name, "label": known[run.kind].label(run.params)} for run in runs],
         "training_kinds": list(known),
         "chosen": run,
         "most_bytes": settings.max_upload_bytes,
@@ -55,7 +55,7 @@ async def classify(request: Request, run: Annotated[str, Query(max_length=20)] =
         response = _answer(request, problem.status, {**context, "problem": problem.detail})
         response.headers.update(problem.headers)
         return response
-    ranked = sorted(answer["probabilities"].items(), key=lambda item: -item[1])
+    ranked = sorted(answer.probabilities.items(), key=lambda item: -item[1])
     return _answer(request, 200, {**context, "answer": answer, "classes": ranked})
 
 

@@ -9,7 +9,7 @@ from app.db import read_session
 from app.formats import number
 from app.runs.errors import ServiceError
 from app.runs.results.bounds import bound
-from app.runs.results.compare import compare, read_ids
+from app.runs.results.compare import ComparedCheck, Comparison, compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.store import list_runs
 from app.web.charts.comparison import curves, matrix_pairs
@@ -53,26 +53,26 @@ def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[s
     return {
         "nav": "compare",
         "compared": document,
-        "differing": [row for row in document["params"] if row["differs"]],
-        "equal": [row for row in document["params"] if not row["differs"]],
-        "curves": curves(results, document["metrics"], find=metric, most=most),
+        "differing": [row for row in document.params if row.differs],
+        "equal": [row for row in document.params if not row.differs],
+        "curves": curves(results, document.metrics, find=metric, most=most),
         "pairs": matrix_pairs(ids, results),
         "markdown": _markdown(document),
     }
 
 
-def _check(check: dict[str, Any] | None) -> str | None:
+def _check(check: ComparedCheck | None) -> str | None:
     if check is None:
         return None
-    measured = number(check["measured"])
-    return measured if check["limit"] is None else f"{measured} ({bound(check)})"
+    measured = number(check.measured)
+    return measured if check.limit is None else f"{measured} ({bound(check)})"
 
 
-def _markdown(document: dict[str, Any]) -> str:
-    heads = [f"run {run['id']}" for run in document["runs"]]
-    rows: list[list[Any]] = [["verdict", *(run["verdict"] or run["state"] for run in document["runs"])]]
-    rows += [[row["name"], *row["values"]] for row in document["params"] if row["differs"]]
-    rows += [[row["name"], *map(_check, row["values"])] for row in document["checks"]]
-    flat = [row for row in document["summary"] if not any(isinstance(value, list) for value in row["values"])]
-    rows += [[row["name"], *row["values"]] for row in flat]
+def _markdown(document: Comparison) -> str:
+    heads = [f"run {run.id}" for run in document.runs]
+    rows: list[list[Any]] = [["verdict", *(run.verdict or run.state for run in document.runs)]]
+    rows += [[row.name, *row.values] for row in document.params if row.differs]
+    rows += [[row.name, *map(_check, row.values)] for row in document.checks]
+    flat = [row for row in document.summary if not any(isinstance(value, list) for value in row.values)]
+    rows += [[row.name, *row.values] for row in flat]
     return table(["", *heads], rows) + "\n"

@@ -26,12 +26,12 @@ def show(request: Request, query: Annotated[DeliveriesQuery, Query()]) -> Respon
     """Show one page of deliveries, newest first."""
     with read_session(request.app.state.engine) as session:
         found = delivery_log(session, run_id=query.run_id(), status=query.status, before=query.before)
-    older = found["next_before"]
+    older = found.next_before
     return rendering.page(
         request,
         "pages/deliveries/show.html",
         nav="deliveries",
-        deliveries=found["items"],
+        deliveries=found.items,
         query=query,
         statuses=STATUSES,
         older=f"?{query.address(older)}" if older else "",
@@ -43,7 +43,7 @@ def show(request: Request, query: Annotated[DeliveriesQuery, Query()]) -> Respon
 def again(request: Request, delivery_id: int) -> Response:
     """Send a delivery once more, then show its run's deliveries."""
     found = redeliver(request.app.state.engine, delivery_id, actor=rendering.actor(request))
-    target = f"{rendering.path(request, 'deliveries_page')}?run={found['run_id']}"
+    target = f"{rendering.path(request, 'deliveries_page')}?run={found.run_id}"
     return RedirectResponse(target, status_code=303)
 
 
@@ -51,8 +51,8 @@ def notice_of(request: Request, session: Session, run_id: int) -> dict[str, str]
     """Return `{status, attempts, url}` of the newest notice of a run's end; None without webhook or end."""
     if request.app.state.settings.webhook_url is None:
         return None
-    items = delivery_log(session, run_id=run_id, limit=1)["items"]
+    items = delivery_log(session, run_id=run_id, limit=1).items
     if not items:
         return None
     url = f"{rendering.path(request, 'deliveries_page')}?run={run_id}"
-    return {"status": items[0]["status"], "attempts": str(len(items[0]["attempts"])), "url": url}
+    return {"status": items[0].status, "attempts": str(len(items[0].attempts)), "url": url}

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from starlette.datastructures import FormData
 
 from app.db import read_session
+from app.runs.documents import RunDocument
 from app.runs.errors import Refused
-from app.runs.kinds import kind_documents
+from app.runs.kinds import KindDocument, kind_documents
 from app.runs.requests import RunRequest
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text, text_from_tags
@@ -25,17 +26,15 @@ PARAM: Final = "param."
 """Prefix of parameter fields, so that a parameter called `name` or `tags` cannot collide."""
 
 
-def _kind(name: str) -> dict[str, Any]:
-    documents = {document["name"]: document for document in kind_documents()}
+def _kind(name: str) -> KindDocument:
+    documents = {document.name: document for document in kind_documents()}
     return documents.get(name) or documents[default_kind().name]
 
 
-def _context(
-    kind: Mapping[str, Any], preset: str, entered: Mapping[str, str], errors: dict[str, str]
-) -> dict[str, Any]:
-    chosen = preset if preset in kind["presets"] else next(iter(kind["presets"]))
+def _context(kind: KindDocument, preset: str, entered: Mapping[str, str], errors: dict[str, str]) -> dict[str, Any]:
+    chosen = preset if preset in kind.presets else next(iter(kind.presets))
     params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
-    fields = form_fields(kind["schema"], kind["presets"][chosen], params, errors)
+    fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors)
     known = {field.name for field in fields} | {"name", "tags"}
     return {
         "nav": "launch",
@@ -62,17 +61,17 @@ def show(
     if like is not None:
         with read_session(request.app.state.engine) as session:
             run = get_run_document(session, like)
-        kind, preset, entered = run["kind"], run["preset"] or preset, as_launched(_kind(run["kind"]), run)
+        kind, preset, entered = run.kind, run.preset or preset, as_launched(_kind(run.kind), run)
     context = _context(_kind(kind), preset, entered, {})
     return rendering.page(request, "pages/launch/show.html", like=like, **context)
 
 
-def as_launched(kind: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, str]:
+def as_launched(kind: KindDocument, run: RunDocument) -> dict[str, str]:
     """Return what has to be typed into the form of `kind` to launch `run` again, beside its preset."""
-    usual = kind["presets"].get(run["preset"], {})
-    changed = {name: value for name, value in run["params"].items() if name not in usual or usual[name] != value}
+    usual = kind.presets.get(run.preset or "", {})
+    changed = {name: value for name, value in run.params.items() if name not in usual or usual[name] != value}
     params = {f"{PARAM}{name}": plain(value, exact=True) for name, value in changed.items()}
-    return {**params, "name": run["name"], "tags": text_from_tags(run["tags"])}
+    return {**params, "name": run.name, "tags": text_from_tags(run.tags)}
 
 
 @router.post("/launch", name="launch")
@@ -94,9 +93,9 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
     params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
     try:
         wanted = RunRequest(
-            kind=entered.get("kind") or kind["name"],
+            kind=entered.get("kind") or kind.name,
             preset=entered.get("preset") or None,
-            params=typed(kind["schema"], params),
+            params=typed(kind.params_schema, params),
             name=entered.get("name", ""),
             tags=tags_from_text(entered.get("tags", "")),
         )

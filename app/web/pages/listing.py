@@ -9,10 +9,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 
 from app.db import read_session
+from app.runs.documents import RunList
 from app.runs.ordering import ASCENDING, Order
 from app.runs.results.headline import headline_checks
 from app.runs.states import State
-from app.runs.store import RunFilters, RunPage, list_runs
+from app.runs.store import RunFilters, list_runs
 from app.runs.tags import tags_from_text, text_from_tags
 from app.web.api.filters import query_of
 from app.web.pages.run import see, service
@@ -125,7 +126,7 @@ def _listed(value: str | list[str]) -> list[str]:
     return value if isinstance(value, list) else [value]
 
 
-def _load(request: Request, query: ListQuery) -> tuple[RunPage, dict[int, dict[str, Any]]]:
+def _load(request: Request, query: ListQuery) -> tuple[RunList, dict[int, dict[str, Any]]]:
     with read_session(request.app.state.engine) as session:
         filters, order, cursor = query.filters(), query.order(), query.cursor or None
         page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_SIZE)
@@ -148,7 +149,7 @@ def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
         "first_time": not page.items and not narrowed,
         "quick_starts": quick_starts(),
         "below": rendering.path(request, "runs_page"),
-        "tag_urls": {tag: query.with_tag(tag) for tag in {tag for run in page.items for tag in run["tags"]}},
+        "tag_urls": {tag: query.with_tag(tag) for tag in {tag for run in page.items for tag in run.tags}},
         "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
         "older": f"?{query.address(cursor=page.next_cursor)}" if page.next_cursor else "",
         "columns": query.columns(),

@@ -5,14 +5,14 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
 from app.formats import size
-from app.runs.results.artifacts import artifact_path, media_type
+from app.runs.results.artifacts import Artifact, artifact_path, media_type
 from app.runs.store import get_run
 from app.web.views import rendering
 
@@ -30,16 +30,29 @@ CSV_TYPE: Final = "text/csv; charset=utf-8"
 PLAIN: Final = "text/plain"
 
 
-def offered(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an artifact with `look`, how it is shown (`picture`, `text` or empty), and `why` where it is not."""
-    kind, length = item["media_type"], item["bytes"]
+class Offered(Artifact):
+    """An artifact and how the page shows it."""
+
+    look: str
+    """`picture`, `text`, or empty for a download."""
+    why: str
+    """Why it is not shown; empty when it is."""
+
+
+def offered(item: Artifact) -> Offered:
+    """Return an artifact and how the page shows it."""
+    look, why = _look(item.media_type, item.bytes)
+    return Offered(**dict(item), look=look, why=why)
+
+
+def _look(kind: str, length: int) -> tuple[str, str]:
     if kind.startswith("image/"):
         fits = length <= PICTURE_BYTES
         why = f"A picture of {size(length)} is too large to be shown here (up to {size(PICTURE_BYTES)})."
-        return {**item, "look": "picture" if fits else "", "why": "" if fits else why}
+        return ("picture", "") if fits else ("", why)
     if kind.startswith(PLAIN) or kind in (JSON_TYPE, CSV_TYPE):
-        return {**item, "look": "text", "why": ""}
-    return {**item, "look": "", "why": "Files of this type are not shown here."}
+        return "text", ""
+    return "", "Files of this type are not shown here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Charts of what the ranks of a run used: one per measure, a line per rank, gaps between stages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request
@@ -12,7 +12,7 @@ from app.runs.models import Run
 from app.runs.ordering import LARGEST_ID
 from app.runs.states import State
 from app.runs.store import get_run
-from app.runs.telemetry.resources import resources
+from app.runs.telemetry.resources import ResourceSeries, resources
 from app.runs.telemetry.series import thin
 from app.web.charts.lines import stepped_panel
 from app.web.views import rendering
@@ -36,7 +36,7 @@ MOST_POINTS: Final = 400
 
 def resource_panels(session: Session, run: Run) -> list[PanelView]:
     """Return the charts there are numbers for."""
-    series = resources(session, run)["series"]
+    series = resources(session, run).series
     panels = []
     for key, title, unit in CHARTS:
         if any(value is not None for item in series for value in item[key]):
@@ -44,22 +44,22 @@ def resource_panels(session: Session, run: Run) -> list[PanelView]:
     return panel_views(panels, prefix="resource")
 
 
-def _panel(series: Sequence[Mapping[str, Any]], key: str, title: str, unit: int) -> dict[str, Any]:
+def _panel(series: Sequence[ResourceSeries], key: str, title: str, unit: int) -> dict[str, Any]:
     lines, points, drawn = [], 0, 0
-    for rank in sorted({item["rank"] for item in series}):
-        x, y = _line([item for item in series if item["rank"] == rank], key, unit)
+    for rank in sorted({item.rank for item in series}):
+        x, y = _line([item for item in series if item.rank == rank], key, unit)
         kept = thin(y, MOST_POINTS)
         points, drawn = points + len(x), drawn + len(kept)
         lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
     return stepped_panel(title, "seconds", lines, drawn=drawn, there=points, things="samples")
 
 
-def _line(series: Sequence[Mapping[str, Any]], key: str, unit: int) -> tuple[list[float], list[float | None]]:
+def _line(series: Sequence[ResourceSeries], key: str, unit: int) -> tuple[list[float], list[float | None]]:
     """Return the samples of one rank over all its stages; a null before each stage breaks the line there."""
     x: list[float] = []
     y: list[float | None] = []
     for item in series:
-        x += [item["seconds"][0] - GAP_SECONDS, *item["seconds"]]
+        x += [item.seconds[0] - GAP_SECONDS, *item.seconds]
         y += [None, *(None if value is None else round(value / unit, 1) for value in item[key])]
     return x, y
 

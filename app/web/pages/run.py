@@ -66,7 +66,7 @@ def render(
         used = resource_panels(session, get_run(session, run_id))
         notice = notice_of(request, session, run_id)
     place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
-    known = {item["rank"] for item in run["ranks"]} | set(range(run["params"].get("world_size", 0)))
+    known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
     return rendering.page(
         request,
         "pages/runs/show.html",
@@ -78,7 +78,7 @@ def render(
         lines=log.lines,
         log=log,
         log_filter=asdict(wanted),
-        log_stages=list(dict.fromkeys(item["name"] for item in run["stages"])),
+        log_stages=list(dict.fromkeys(item.name for item in run.stages)),
         log_ranks=sorted(known),
         metrics=charts,
         resources=used,

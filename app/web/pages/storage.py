@@ -13,7 +13,7 @@ from app.runs.errors import Conflict, Refused, refused
 from app.runs.requests import find_kind
 from app.storage.orphans import listed, orphan_list, remove_orphans
 from app.storage.overview import storage
-from app.storage.retention import Policy, apply, plan
+from app.storage.retention import Applied, Plan, Policy, apply, plan
 from app.web.views import rendering
 from trainer.contract.kinds import data_sources, kinds
 
@@ -118,12 +118,12 @@ def apply_policy(request: Request, form: Annotated[PolicyApply, Form()]) -> Resp
         done = apply(state.engine, state.settings, form.policy(), seen=form.plan, actor=rendering.actor(request))
     except Conflict as conflict:
         return _page(request, StorageQuery(**form.model_dump(exclude={"plan"})), problem=conflict.detail)
-    outcome = {"what": "run", "removed": [f"run {run_id}" for run_id in done["removed"]], **_counted(done)}
+    outcome: dict[str, Any] = {"what": "run", "removed": [f"run {run_id}" for run_id in done.removed], **_counted(done)}
     return rendering.page(request, "pages/storage/done.html", nav="storage", **outcome)
 
 
-def _counted(done: dict[str, Any]) -> dict[str, Any]:
-    return {"bytes": done["bytes"], "skipped": [f"run {item['id']}: {item['why']}" for item in done["skipped"]]}
+def _counted(done: Applied) -> dict[str, Any]:
+    return {"bytes": done.bytes, "skipped": [f"run {item.id}: {item.why}" for item in done.skipped]}
 
 
 @router.post("/storage/orphans", name="storage_orphans")
@@ -135,8 +135,8 @@ def apply_orphans(request: Request, plan: Annotated[str, Form(max_length=64)] = 
     except Conflict as conflict:
         return _page(request, StorageQuery(orphans=True), problem=conflict.detail)
     done = listed(state.settings, removed)
-    names = [item["path"] for item in done["items"]]
-    outcome = {"what": "orphan", "removed": names, "bytes": done["bytes"], "skipped": []}
+    names = [item.path for item in done.items]
+    outcome: dict[str, Any] = {"what": "orphan", "removed": names, "bytes": done.bytes, "skipped": []}
     return rendering.page(request, "pages/storage/done.html", nav="storage", **outcome)
 
 
@@ -144,7 +144,7 @@ def _page(request: Request, query: StorageQuery, problem: str = "") -> Response:
     state = request.app.state
     held = storage(state.engine, state.settings)
     found, errors = _plan(request, query)
-    pages = max(1, math.ceil(len(held["items"]) / PAGE_SIZE))
+    pages = max(1, math.ceil(len(held.items) / PAGE_SIZE))
     page = min(query.page, pages)
     begin = (page - 1) * PAGE_SIZE
     status = 409 if problem else 422 if errors else 200
@@ -154,7 +154,7 @@ def _page(request: Request, query: StorageQuery, problem: str = "") -> Response:
         status,
         nav="storage",
         held=held,
-        rows=held["items"][begin : begin + PAGE_SIZE],
+        rows=held.items[begin : begin + PAGE_SIZE],
         first=begin + 1,
         newer=f"?{query.address(page - 1)}#runs" if page > 1 else "",
         older=f"?{query.address(page + 1)}#runs" if page < pages else "",
@@ -173,7 +173,7 @@ FIELDS: Final = {"max_age_days": "days", "max_runs": "newest", "max_bytes": "mos
 """Names of the policy's limits -> names of the form's fields."""
 
 
-def _plan(request: Request, query: StorageQuery) -> tuple[dict[str, Any] | None, dict[str, str]]:
+def _plan(request: Request, query: StorageQuery) -> tuple[Plan | None, dict[str, str]]:
     """Return what the policy would do, None for no policy, and what is wrong with its fields."""
     if query.empty:
         asked = query.kind or "days" in request.query_params  # the form was sent, its fields left empty
@@ -182,4 +182,4 @@ def _plan(request: Request, query: StorageQuery) -> tuple[dict[str, Any] | None,
         found = plan(request.app.state.engine, request.app.state.settings, query.policy())
     except Refused as refusal:
         return None, {FIELDS.get(item.field, item.field): item.message for item in refusal.errors}
-    return found.document(), {}
+    return found, {}

@@ -35,12 +35,12 @@ def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
     fill_checks(engine, request.app.state.settings.runs_dir)
     with read_session(engine) as session:
         known = trend_checks(session, query.kind, preset=query.preset)
-        names = [item["check"] for item in known]
+        names = [item.check for item in known]
         usual = spec.first_trend
         # A check of the kind shown before is no mistake of the reader, who has just chosen another kind.
         chosen = query.check if query.check in names else usual if usual in names else next(iter(names), "")
         found = trend(session, query.kind, chosen, query.last, preset=query.preset) if chosen else None
-    items = found["items"] if found else []
+    items = found.items if found else []
     return rendering.page(
         request,
         "pages/trends/show.html",

@@ -2,39 +2,56 @@
 
 from functools import cache
 from importlib.metadata import version
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from app.status import readiness
-from app.web.api.replies import reply
+from app.documents import Document
+from app.status import LiveWorker, readiness
 from app.web.http.problems import Problem
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-async def healthz() -> Response:
+async def healthz() -> dict[str, str]:
     """Say that the process is up; touches nothing."""
-    return reply({"status": "up"})
+    return {"status": "up"}
+
+
+class Ready(Document):
+    """Runs can be recorded and executed."""
+
+    status: Literal["ready"] = "ready"
+    workers: list[LiveWorker]
+
+
+class Version(Document):
+    """Which product answers."""
+
+    name: str
+    version: str
+    api: str
 
 
 @router.get("/readyz")
-def readyz(request: Request) -> Response:
+def readyz(request: Request) -> Ready:
     """Say whether runs can be recorded and executed; 503 names what is missing."""
     found = readiness(request.app.state.engine, request.app.state.settings)
     if found.shortfalls:
         gravest = found.shortfalls[0]
         headers = {"Retry-After": "2"} if gravest.code == "no_worker" else None
-        raise Problem(503, gravest.code, gravest.detail, extra={"workers": found.workers}, headers=headers)
-    return reply({"status": "ready", "workers": found.workers})
+        extra = {"workers": [worker.model_dump() for worker in found.workers]}
+        raise Problem(503, gravest.code, gravest.detail, extra=extra, headers=headers)
+    return Ready(workers=found.workers)
 
 
 @router.get("/version")
-async def show_version() -> Response:
+async def show_version() -> Version:
     """Give the product's version."""
-    return reply({"name": "ddp-audit", "version": product_version(), "api": "v1"})
+    return Version(name="ddp-audit", version=product_version(), api="v1")
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.documents import Document
 from app.formats import number
 from app.runs.results.bounds import bound
 
@@ -21,7 +22,7 @@ def cell(value: Any) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def audit(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def audit(run: Mapping[str, Any] | Document, result: Mapping[str, Any]) -> str:
     """Return verdict, checks, and a table for every group of numbers in the summary."""
     name = f" ({cell(run['name'])})" if run["name"] else ""
     environment = result["environment"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.formats import number
+from app.runs.documents import RunDocument
 from app.runs.results import artifacts
 from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
@@ -20,33 +21,33 @@ HEADLINE_CHECKS: Final = 3
 MOST_OUTPUTS: Final = 24
 
 
-def run_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
     """Return the parts every template of the run page may use; `result` is None while there is none."""
-    final = State(run["state"]).is_final
-    reading = read_result(runs_dir, run["id"]) if final else Reading()
+    final = State(run.state).is_final
+    reading = read_result(runs_dir, run.id) if final else Reading()
     result = reading.document or None
     checks = result["checks"] if result else []
     return {
         "run": run,
-        "run_id": run["id"],
+        "run_id": run.id,
         "final": final,
         "result": result,
-        "result_problem": told(run["id"], reading),
+        "result_problem": told(run.id, reading),
         "panels": panel_views(result["panels"]) if result else [],
         "headline": headline(checks, _telling(run["kind"])),
         "counted": counted(checks),
         "summary_rows": summary_rows(result["summary"]) if result else [],
-        "resumable": final and run["state"] != State.SUCCEEDED and _resumable(runs_dir / str(run["id"])),
+        "resumable": final and run.state != State.SUCCEEDED and _resumable(runs_dir / str(run.id)),
     }
 
 
-def files_context(runs_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+def files_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
     """Return what a run offers as files: its artifacts, and the first of its ranks' outputs."""
-    root = runs_dir / str(run["id"])
-    attempts = ((stage["name"], stage["attempt"]) for stage in run["stages"] if stage["attempt"])
+    root = runs_dir / str(run.id)
+    attempts = ((stage.name, stage.attempt) for stage in run.stages if stage.attempt)
     outputs = chain.from_iterable(attempt_logs(root, *attempt) for attempt in attempts)
     return {
-        "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run["id"])["items"]],
+        "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run.id).items],
         "log_files": list(islice(outputs, MOST_OUTPUTS)),
     }
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from sqlmodel import Session
-
 from app.clock import now, rfc3339
+from app.db import Session
 from app.runs.errors import Conflict, NotFound
 from app.runs.results.artifacts import artifact_path, media_type
 from app.runs.states import State
@@ -50,8 +49,8 @@ class Pictures:
 def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
     """Return the file for a run that has ended. Raises NotFound, Conflict while it has not ended."""
     run = get_run_document(session, run_id)
-    if not State(run["state"]).is_final:
-        raise Conflict("not_final", f"run {run_id} is {run['state']}; its result can be shared when it has ended")
+    if not State(run.state).is_final:
+        raise Conflict("not_final", f"run {run_id} is {run.state}; its result can be shared when it has ended")
     pictures = Pictures(runs_dir, run_id)
     context: dict[str, Any] = {
         **run_context(runs_dir, run),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from app.runs.results.compare import RunSeries
+from app.runs.telemetry.series import MetricSeries
 from app.web.charts.comparison import RunLine, curves, difference_class, matrix_pairs, overlay
 from app.web.views.markdown import audit, cell, summary_tables
 from app.web.views.panels import panel_views
@@ -33,15 +35,16 @@ SERIES = {
 
 
 def test_panels_of_one_title_are_overlaid() -> None:
-    documents = [{"id": 3, "series": []}, {"id": 4, "series": []}]
+    documents = [RunSeries(id=3, series=[]), RunSeries(id=4, series=[])]
     found = curves([{"panels": [SERIES]}, {"panels": [SERIES]}], documents)
     (view,) = found.panels
     assert [line["name"] for line in view.data["lines"]] == ["run 3 · train", "run 4 · train"]
 
 
 def test_curves_are_found_by_name() -> None:
-    item = {"rank": 0, "stage": "train", "attempt": 1, "steps": [0.0, 1.0], "values": [1.0, 2.0], "points": 2}
-    documents = [{"id": 3, "series": [{**item, "key": f"m{number}"} for number in range(30)]}, {"id": 4, "series": []}]
+    points: dict[str, Any] = {"steps": [0.0, 1.0], "values": [1.0, 2.0], "points": 2, "thinned": False}
+    series = [MetricSeries(key=f"m{number}", rank=0, stage="train", attempt=1, **points) for number in range(30)]
+    documents = [RunSeries(id=3, series=series), RunSeries(id=4, series=[])]
     found = curves([{}, {}], documents)
     assert (len(found.panels), found.matching, found.more) == (12, 30, 24)
     found = curves([{}, {}], documents, find="M29")

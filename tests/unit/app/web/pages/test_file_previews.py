@@ -1,10 +1,10 @@
 """Files of a run as a page shows them: in order where they are what their names say, as plain text where not."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from app.runs.results.artifacts import Artifact
 from app.web.pages.previews import PICTURE_BYTES, TEXT_BYTES, offered, preview_of
 
 
@@ -66,6 +66,6 @@ def test_odd_csv_is_text(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_look_follows_type_and_size(kind: str, length: int, look: str) -> None:
-    item: dict[str, Any] = offered({"path": "x", "media_type": kind, "bytes": length})
-    assert item["look"] == look
-    assert bool(item["why"]) == (look == "")
+    item = offered(Artifact(path="x", media_type=kind, bytes=length, modified=0))
+    assert item.look == look
+    assert bool(item.why) == (look == "")
