@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import DateTime, Dialect, Engine, TypeDecorator, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlmodel import Session
 
@@ -94,6 +96,16 @@ def write_session(engine: Engine) -> Iterator[Session]:
         with session.begin():
             yield session
         connection.commit()
+
+
+def why_unavailable(error: Exception) -> str:
+    """Return why the database cannot be used now, where `error` says that; empty for any other error.
+
+    Neither the program's fault nor its user's: held by another program, a full disk, or a crowd. All pass.
+    """
+    if not isinstance(error, OperationalError | PoolTimeout):
+        return ""
+    return str(getattr(error, "orig", "")) or "too many requests wait for it"
 
 
 class DataVersion:

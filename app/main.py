@@ -30,7 +30,6 @@ from app.web.security.guard import Guard
 from app.web.security.sessions import Sessions
 from app.web.status import health
 from app.web.status.numbers import Measured, Monitor
-from app.web.status.storagenumbers import StorageNumbers
 from app.web.streams import Live
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
@@ -96,8 +95,7 @@ def _fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.settings = settings
     app.state.engine = create_database_engine(settings)
     app.state.live = Live(app.state.engine)
-    app.state.monitor = Monitor(app.state.engine, app.state.live)
-    app.state.monitor.registry.register(StorageNumbers(app.state.engine, settings))
+    app.state.monitor = Monitor(app.state.engine, settings, app.state.live)
     app.state.sessions = Sessions(settings)
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = login.Guesses()

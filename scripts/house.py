@@ -15,6 +15,7 @@ FORBIDDEN = (
     (re.compile(r"(?<![\w.])/(?:root|home|work)/\w"), "a path of one machine"),
     (re.compile(r"index-url|\"resolved\":\s*\"http"), "an address of a package registry"),
 )
+QUERY = re.compile(r"\b(?:session|connection|cursor|db)\.(?:exec|execute|scalars?|get|get_one|merge|add|delete)\(")
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>|\sstyle=\"|\son[a-z]+=\"")
 
 
@@ -45,6 +46,10 @@ def breaches(path: Path) -> Iterator[str]:
             yield f"{name}:{line}: inline script or style, which the content security policy refuses"
     if path.suffix == ".py":
         yield from python_breaches(name, text)
+    if name.startswith("app/web/"):
+        for match in QUERY.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{name}:{line}: a query; it belongs to app.runs, app.storage, app.sharing or app.status"
 
 
 def python_breaches(name: str, text: str) -> Iterator[str]:

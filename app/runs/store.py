@@ -97,6 +97,12 @@ def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, CurrentProgr
     }
 
 
+def count_runs(session: Session) -> list[tuple[str, str, int]]:
+    """Return (kind, state, how many) for every kind and state that any run has."""
+    query = select(Run.kind, Run.state, func.count()).where(col(Run.deleting).is_(False))
+    return [(kind, state, count) for kind, state, count in session.exec(query.group_by(col(Run.kind), col(Run.state)))]
+
+
 def get_run(session: Session, run_id: int) -> Run:
     """Return the row of a run. Raises NotFound, also while it is being deleted."""
     run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None

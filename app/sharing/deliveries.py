@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from pydantic import Field
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
@@ -87,6 +87,12 @@ def _delivery(row: Delivery, attempts: list[AttemptDocument]) -> DeliveryDocumen
         delivered_at=rfc3339(row.delivered_at),
         attempts=attempts,
     )
+
+
+def count_deliveries(session: Session) -> dict[str, int]:
+    """Return how many deliveries have each of `STATUSES`."""
+    rows = session.execute(select(col(Delivery.status), func.count()).group_by(col(Delivery.status)))
+    return dict.fromkeys(STATUSES, 0) | {str(status): int(count) for status, count in rows}
 
 
 def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> DeliveryDocument:

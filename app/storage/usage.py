@@ -8,7 +8,7 @@ from stat import S_ISREG
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Engine, Select, and_, select
+from sqlalchemy import Engine, Select, and_, func, select
 from sqlmodel import Session, col
 
 from app.clock import now
@@ -123,6 +123,11 @@ def _keep_one(session: Session, run_id: int, size: Size) -> None:
     facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
     facts.bytes, facts.files, facts.measured_at = size.bytes, size.files, now()
     session.add(facts)
+
+
+def measured_bytes(session: Session) -> int:
+    """Return the bytes of all ended runs, as last measured."""
+    return session.scalar(select(func.sum(col(RunFacts.bytes)))) or 0
 
 
 class RunUsage(Document):

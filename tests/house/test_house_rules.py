@@ -20,6 +20,7 @@ def test_tree_keeps_house_rules() -> None:
         ("tall.py", '"""Doc."""\n\n\ndef f():\n' + "    x = 1\n" * 60, "f has 61 lines"),
         ("path.md", "see /ho" + "me/someone/x", "a path of one machine"),
         ("lock.json", '"resolved"' + ': "http://x"', "an address of a package registry"),
+        ("app/web/api/x.py", '"""Doc."""\nrows = session.exec(query)\n', "a query"),
         ("page.html", '<p style="color:red">', "inline script or style"),
         ("page.html", "<script>x()</script>", "inline script or style"),
         ("page.html", '<a onclick="x()">', "inline script or style"),
@@ -28,5 +29,6 @@ def test_tree_keeps_house_rules() -> None:
 def test_breach_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str) -> None:
     monkeypatch.setattr(house, "ROOT", tmp_path)
     path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     assert any(told in breach for breach in house.breaches(path))

@@ -8,11 +8,10 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from app.db import why_unavailable
 from app.documents import Document
 from app.runs.errors import ServiceError
 from trainer.contract.wording import fault
@@ -196,16 +195,10 @@ def problem_of(error: Exception) -> Problem:
             return from_validation(error)
         case HTTPException():
             return from_http(error)
-        case OperationalError() | PoolTimeout():
-            return _database_away(error)
+    if reason := why_unavailable(error):
+        detail = f"the database cannot be used now ({reason}); nothing was changed, try again in a moment"
+        return Problem(503, "database_unavailable", detail, headers={"Retry-After": "5"})
     return Problem(500, "internal", "the service met an error of its own; its log says which")
-
-
-def _database_away(error: Exception) -> Problem:
-    # Not the service's fault and not the client's: held by another program, a full disk, or a crowd. All pass.
-    reason = str(getattr(error, "orig", "")) or "too many requests wait for it"
-    detail = f"the database cannot be used now ({reason}); nothing was changed, try again in a moment"
-    return Problem(503, "database_unavailable", detail, headers={"Retry-After": "5"})
 
 
 def install(app: FastAPI) -> None:

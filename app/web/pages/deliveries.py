@@ -5,9 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import Field
-from sqlmodel import Session
 
-from app.db import read_session
+from app.db import Session, read_session
 from app.sharing.deliveries import STATUSES, delivery_log, redeliver
 from app.web.views import rendering
 from app.web.views.entries import EntriesQuery

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
-from sqlmodel import Session
 
-from app.db import read_session
+from app.db import Session, read_session
 from app.runs.models import Run
 from app.runs.ordering import LARGEST_ID
 from app.runs.states import State

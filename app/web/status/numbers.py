@@ -1,18 +1,20 @@
-"""Numbers about the service for Prometheus: requests by route, runs by state, workers, open streams."""
+"""Numbers for Prometheus: requests by route, runs by state, workers, open streams, disk, deliveries of the webhook."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Engine, func
-from sqlmodel import col, select
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.db import read_session
-from app.runs.models import Run
+from app.db import Engine, read_session
+from app.runs.store import count_runs
 from app.runs.workers import live_workers
+from app.settings import Settings
+from app.sharing.deliveries import count_deliveries
+from app.storage.disk import free_bytes
+from app.storage.usage import measured_bytes
 from app.web.http.problems import BASE, route_path
 from app.web.streams import Live
 
@@ -22,9 +24,9 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 class Monitor:
     """One application's numbers, in a registry of its own."""
 
-    def __init__(self, engine: Engine, live: Live) -> None:
+    def __init__(self, engine: Engine, settings: Settings, live: Live) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(Stock(engine, live))
+        self.registry.register(Stock(engine, settings, live))
         labels = ["method", "route", "status"]
         self.requests = Counter("ddp_audit_http_requests", "Requests answered.", labels, registry=self.registry)
         self.seconds = Histogram(
@@ -37,10 +39,10 @@ class Monitor:
 
 
 class Stock(Collector):
-    """What is in the database and in memory, read when asked for."""
+    """What is in the database, in memory and on the disk, read when asked for."""
 
-    def __init__(self, engine: Engine, live: Live) -> None:
-        self._engine, self._live = engine, live
+    def __init__(self, engine: Engine, settings: Settings, live: Live) -> None:
+        self._engine, self._settings, self._live = engine, settings, live
 
     def describe(self) -> list[Metric]:
         """Return nothing: a registry must not read the database when it is made."""
@@ -49,15 +51,26 @@ class Stock(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the numbers of this moment."""
         with read_session(self._engine) as session:
-            query = select(Run.kind, Run.state, func.count()).where(col(Run.deleting).is_(False))
-            counts = session.exec(query.group_by(col(Run.kind), col(Run.state))).all()
-            workers = len(live_workers(session))
-        runs = GaugeMetricFamily("ddp_audit_runs", "Runs by kind and state.", labels=["kind", "state"])
-        for kind, state, count in counts:
-            runs.add_metric([kind, state], count)
-        yield runs
-        yield GaugeMetricFamily("ddp_audit_workers", "Workers with a fresh heartbeat.", value=workers)
-        yield GaugeMetricFamily("ddp_audit_streams", "Open streams of runs.", value=self._live.streams)
+            runs, workers = count_runs(session), len(live_workers(session))
+            held, deliveries = measured_bytes(session), count_deliveries(session)
+        yield _gauge(
+            "runs", "Runs by kind and state.", [((kind, state), n) for kind, state, n in runs], "kind", "state"
+        )
+        yield _gauge("workers", "Workers with a fresh heartbeat.", [((), workers)])
+        yield _gauge("streams", "Open streams of runs.", [((), self._live.streams)])
+        free = [((name,), amount) for name, amount in free_bytes(self._settings).items()]
+        yield _gauge("free_bytes", "Free disk by directory.", free, "directory")
+        yield _gauge("run_bytes", "Bytes of ended runs, as last measured.", [((), held)])
+        by_status = [((status,), count) for status, count in deliveries.items()]
+        yield _gauge("webhook_deliveries", "Webhook deliveries by status.", by_status, "status")
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[Sequence[str], float]], *labels: str) -> Metric:
+    """Return a number of this moment for every combination of labels."""
+    gauge = GaugeMetricFamily(f"ddp_audit_{name}", text, labels=labels)
+    for combination, value in values:
+        gauge.add_metric(combination, value)
+    return gauge
 
 
 class Measured:
