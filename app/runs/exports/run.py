@@ -60,9 +60,9 @@ ROWS_PER_PIECE: Final = 2_000
 
 
 def run_pieces(session: Session, runs_dir: Path, run_id: int, form: Format, table: Table) -> Iterator[bytes]:
-    """Return the run as a file, piece by piece; JSON has every table.
+    """Return the run as a file, made piece by piece as it is read; JSON has every table.
 
-    Before the first piece raises NotFound, and Unacceptable for Parquet without pyarrow.
+    Raises NotFound and, for Parquet without pyarrow, Unacceptable at once.
     """
     if form == "json":
         return json_pieces(session, runs_dir, run_id)
@@ -71,18 +71,17 @@ def run_pieces(session: Session, runs_dir: Path, run_id: int, form: Format, tabl
 
 
 def rows(session: Session, runs_dir: Path, run_id: int, table: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, values in the order of `COLUMNS`; non-finite numbers are their names."""
+    """Return the rows of a table, values in the order of `COLUMNS`; non-finite numbers are their names.
+
+    Raises NotFound at once.
+    """
     match table:
         case "checks":
-            return _check_rows(runs_dir, run_id)
+            names = COLUMNS["checks"]
+            return (tuple(check[name] for name in names) for check in result_document(runs_dir, run_id)["checks"])
         case "resources":
             return _resource_rows(session, get_run(session, run_id))
     return _metric_rows(session, run_id)
-
-
-def _check_rows(runs_dir: Path, run_id: int) -> Iterator[tuple[Any, ...]]:
-    for check in result_document(runs_dir, run_id)["checks"]:
-        yield tuple(check[name] for name in COLUMNS["checks"])
 
 
 def _resource_rows(session: Session, run: Run) -> Iterator[tuple[Any, ...]]:

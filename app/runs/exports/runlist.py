@@ -1,6 +1,7 @@
 """Many runs as one file: the list itself, or the checks of every run in it, however many there are."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -66,20 +67,17 @@ COLUMNS: Final[dict[ListTable, Columns]] = {
 def list_pieces(
     session: Session, runs_dir: Path, filters: RunFilters, order: Order, *, form: Format, table: ListTable
 ) -> Iterator[bytes]:
-    """Yield the runs that fit `filters` as one file; one page of the list is held at a time.
+    """Return the runs that fit `filters` as one file; one page of the list is held at a time.
 
     JSON is `{items}`: runs as the list shows them, or checks with the fields of `COLUMNS`.
-    Before the first piece raises Unacceptable for Parquet without pyarrow.
+    Raises Unacceptable at once for Parquet without pyarrow.
     """
     found = _documents(session, runs_dir, filters, order, table)
     if form == "json":
-        yield b'{"items":'
-        yield from array_pieces(found)
-        yield b"}"
-        return
+        return chain([b'{"items":'], array_pieces(found), [b"}"])
     columns = COLUMNS[table]
     rows = ([_value(item[name]) for name in columns] for item in found)
-    yield from (csv_pieces if form == "csv" else parquet_pieces)(columns, rows)
+    return (csv_pieces if form == "csv" else parquet_pieces)(columns, rows)
 
 
 def _value(value: Any) -> Any:

@@ -89,17 +89,23 @@ def parquet_available() -> bool:
 
 
 def parquet_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield a table as Parquet, a row group at a time; NaN and the infinities are real ones, moments are UTC.
+    """Return a table as Parquet, a row group at a time; NaN and the infinities are real ones, moments are UTC.
 
-    What `rows` raises at first comes before any piece. Raises Unacceptable when pyarrow is not installed.
+    What `rows` raises at first comes before any piece. Raises Unacceptable at once when pyarrow is not installed.
     """
     try:
-        import pyarrow as arrow
-        from pyarrow import parquet
+        import pyarrow.parquet  # noqa: F401  # whether it is there
     except ImportError:
         raise Unacceptable(
             "parquet_unavailable", "format parquet needs pyarrow: pip install 'ddp-audit[parquet]'; csv and json work"
         ) from None
+    return _row_groups(columns, rows)
+
+
+def _row_groups(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     types = {
         Type.TEXT: arrow.string(),
         Type.TEXTS: arrow.list_(arrow.string()),

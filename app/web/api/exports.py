@@ -34,7 +34,7 @@ def export_list(
     """Give every run that fits the filters of the list, without its limit, as one file."""
     runs_dir, name = settings.runs_dir, f"{table}.{format}"
     return streamed(
-        request.app.state.engine,
+        request,
         lambda session: list_pieces(session, runs_dir, filters, sort, form=format, table=table),
         MEDIA_TYPES[format],
         name,
@@ -56,7 +56,7 @@ def export_run(
     runs_dir = settings.runs_dir
     name = f"run-{run_id}.json" if format == "json" else f"run-{run_id}-{table}.{format}"
     return streamed(
-        request.app.state.engine,
+        request,
         lambda db: run_pieces(db, runs_dir, run_id, format, table),
         MEDIA_TYPES[format],
         name,

@@ -13,6 +13,7 @@ from app.runs.results.verification import run_folder, verify_run
 from app.runs.store import get_run
 from app.web.api.answers import answers
 from app.web.api.replies import AppSettings, OneOfFew, ReadSession, cached_reply
+from app.web.http.head import headers_alone, json_headers, without_body
 from trainer.contract.result import Result
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
@@ -36,7 +37,7 @@ def list_artifacts(run_id: int, session: ReadSession, settings: AppSettings) -> 
 
 
 @router.get("/artifacts/{path:path}", responses=answers(404), response_class=FileResponse)
-def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSettings) -> Response:
+def read_artifact(request: Request, run_id: int, path: str, session: ReadSession, settings: AppSettings) -> Response:
     """Give one file."""
     get_run(session, run_id)
     found = artifact_path(settings.runs_dir, run_id, path)
@@ -46,18 +47,21 @@ def read_artifact(run_id: int, path: str, session: ReadSession, settings: AppSet
         headers["Content-Security-Policy"] = SANDBOX
     if kind == UNKNOWN_TYPE:
         headers["Content-Disposition"] = f"attachment; filename*=utf-8''{quote(found.name, safe='')}"
-    return FileResponse(found, media_type=kind, headers=headers)
+    answer = FileResponse(found, media_type=kind, headers=headers, stat_result=found.stat())
+    return without_body(answer) if headers_alone(request) else answer
 
 
-@router.get("/verification", dependencies=[OneOfFew], responses=answers(404, 429))
-def show_verification(run_id: int, session: ReadSession, settings: AppSettings) -> dict[str, Any]:
+@router.get("/verification", response_model=dict[str, Any], dependencies=[OneOfFew], responses=answers(404, 429))
+def show_verification(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Any:
     """Repeat the audit of the run from its stored files alone: `{ok, rows, problems, pass_line, ...}`."""
     get_run(session, run_id)
-    return verify_run(run_folder(settings.runs_dir, run_id))
+    folder = run_folder(settings.runs_dir, run_id)
+    return json_headers() if headers_alone(request) else verify_run(folder)
 
 
-@router.get("/checkpoints", dependencies=[OneOfFew], responses=answers(404, 429))
-def list_checkpoints(run_id: int, session: ReadSession, settings: AppSettings) -> CheckpointList:
+@router.get("/checkpoints", response_model=CheckpointList, dependencies=[OneOfFew], responses=answers(404, 429))
+def list_checkpoints(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Any:
     """List the run's checkpoints, newest first, after comparing every digest."""
     get_run(session, run_id)
-    return check_checkpoints(run_folder(settings.runs_dir, run_id))
+    folder = run_folder(settings.runs_dir, run_id)
+    return json_headers() if headers_alone(request) else check_checkpoints(folder)

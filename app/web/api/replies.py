@@ -12,6 +12,7 @@ from app.db import Engine, Session, own_session, read_session
 from app.documents import to_json
 from app.runs.service import Service
 from app.settings import Settings
+from app.web.http.head import headers_alone
 from app.web.http.problems import Problem
 from app.web.security.access import Role
 
@@ -73,12 +74,18 @@ def cached_reply(request: Request, document: Any) -> Response:
 
 
 def streamed(
-    engine: Engine, pieces: Callable[[Session], Iterator[bytes]], media_type: str, filename: str
+    request: Request, pieces: Callable[[Session], Iterator[bytes]], media_type: str, filename: str
 ) -> StreamingResponse:
-    """Return a download made piece by piece; what `pieces` raises before its first piece is raised here.
+    """Return a download made piece by piece; what `pieces` raises, or its first piece, is raised here.
 
-    It has a database connection of its own beside the pool, however slowly it is read.
+    It has a database connection of its own beside the pool, however slowly it is read. For HEAD no piece is made.
     """
+    engine: Engine = request.app.state.engine
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
+    if headers_alone(request):
+        with read_session(engine) as session:
+            pieces(session)
+        return StreamingResponse(iter(()), media_type=media_type, headers=headers)
 
     def generate() -> Iterator[bytes]:
         with own_session(engine) as session:
@@ -91,5 +98,4 @@ def streamed(
         yield first
         yield from pipe
 
-    headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
     return StreamingResponse(whole(), media_type=media_type, headers=headers)

@@ -3,7 +3,7 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.db import Engine, read_session
 from app.runs.requests import find_kind
@@ -15,6 +15,7 @@ from app.sharing.deliveries import MOST, DeliveryDocument, DeliveryList, Status,
 from app.sharing.junit import junit
 from app.web.api.answers import Answers, answers
 from app.web.api.replies import Actor, AppSettings, ReadSession
+from app.web.http.head import headers_alone
 
 router = APIRouter(tags=["sharing"])
 
@@ -42,16 +43,19 @@ def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Resp
 
 
 @router.get("/runs/{run_id}/page", responses=_file("text/html", 404, 409), response_class=Response)
-def show_page(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
+def show_page(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
     """Give the result as one HTML file that works without this service and without a network."""
-    from app.web.views.standalone import result_page
+    from app.web.views.standalone import result_page, shareable_run
 
-    text = result_page(session, settings.runs_dir, run_id)
+    run = shareable_run(session, run_id)
     headers = {
         "Content-Disposition": f'attachment; filename="run-{run_id}.html"',
         "Content-Security-Policy": ALONE,
     }
-    return Response(text, 200, headers, "text/html; charset=utf-8")
+    kind = "text/html; charset=utf-8"
+    if headers_alone(request):
+        return StreamingResponse(iter(()), 200, headers, kind)
+    return Response(result_page(session, settings.runs_dir, run), 200, headers, kind)
 
 
 @router.get("/badge/{kind}.svg", responses=_file("image/svg+xml", 404), response_class=Response)

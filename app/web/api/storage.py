@@ -1,6 +1,6 @@
 """Keeping: what fills the disk, the retention policy and what belongs to nothing, each as a plan first."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ from app.storage.overview import StorageDocument, storage
 from app.storage.retention import MOST_DAYS, Applied, Plan, Policy, apply, plan
 from app.web.api.answers import answers
 from app.web.api.replies import Actor, AppSettings, OneOfFew
+from app.web.http.head import headers_alone, json_headers
 
 router = APIRouter(tags=["keeping"])
 
@@ -40,13 +41,13 @@ class PolicyApply(PolicyQuery):
     plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /retention` with the same limits.")
 
 
-@router.get("/usage", dependencies=[OneOfFew], responses=answers(429))
-def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> StorageDocument:
+@router.get("/usage", response_model=StorageDocument, dependencies=[OneOfFew], responses=answers(429))
+def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Any:
     """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
 
     `refresh` measures ended runs anew.
     """
-    return storage(request.app.state.engine, settings, refresh=refresh)
+    return json_headers() if headers_alone(request) else storage(request.app.state.engine, settings, refresh=refresh)
 
 
 @router.get("/retention", responses=answers())
@@ -69,10 +70,10 @@ class OrphansRemove(BaseModel):
     plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /orphans`.")
 
 
-@router.get("/orphans", dependencies=[OneOfFew], responses=answers(429))
-def show_orphans(request: Request, settings: AppSettings) -> OrphanList:
+@router.get("/orphans", response_model=OrphanList, dependencies=[OneOfFew], responses=answers(429))
+def show_orphans(request: Request, settings: AppSettings) -> Any:
     """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
-    return orphan_list(request.app.state.engine, settings)
+    return json_headers() if headers_alone(request) else orphan_list(request.app.state.engine, settings)
 
 
 @router.post("/orphans", responses=answers(403, 409))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from app.runs.errors import refused
@@ -25,6 +25,7 @@ from app.runs.telemetry.series import (
 )
 from app.web.api.answers import answers
 from app.web.api.replies import AppSettings, ReadSession
+from app.web.http.head import headers_alone, without_body
 from trainer.contract.events import EVENT_FIELDS
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
@@ -100,6 +101,7 @@ def list_resources(run_id: int, session: ReadSession) -> ResourceList:
 @router.get("/logs/{rank}", response_model=LogPiece, responses=answers(404))
 def read_log(
     *,
+    request: Request,
     run_id: int,
     rank: int,
     session: ReadSession,
@@ -120,7 +122,8 @@ def read_log(
         place = {"stage": stage, "attempt": attempt, "stream": stream}
         return logs(session, settings.runs_dir, run_id, rank, offset=offset, limit=limit, **place)
     log = find_log(session, settings.runs_dir, run_id, rank, stage=stage, attempt=attempt, stream=stream)
-    return _download(log, f"run-{run_id}-{log.stage}-{log.attempt}-rank{log.rank}.{log.stream}.txt")
+    answer = _download(log, f"run-{run_id}-{log.stage}-{log.attempt}-rank{log.rank}.{log.stream}.txt")
+    return without_body(answer) if headers_alone(request) else answer
 
 
 def _download(log: LogFile, filename: str) -> Response:

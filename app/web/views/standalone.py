@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from app.clock import now, rfc3339
 from app.db import Session
+from app.runs.documents import RunDocument
 from app.runs.errors import Conflict, NotFound
 from app.runs.results.artifacts import artifact_path, media_type
 from app.runs.states import State
@@ -46,15 +47,20 @@ class Pictures:
         return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
-    """Return the file for a run that has ended. Raises NotFound, Conflict while it has not ended."""
+def shareable_run(session: Session, run_id: int) -> RunDocument:
+    """Return a run that has ended. Raises NotFound, Conflict while it has not ended."""
     run = get_run_document(session, run_id)
     if not State(run.state).is_final:
         raise Conflict("not_final", f"run {run_id} is {run.state}; its result can be shared when it has ended")
-    pictures = Pictures(runs_dir, run_id)
+    return run
+
+
+def result_page(session: Session, runs_dir: Path, run: RunDocument) -> str:
+    """Return the file for a run that has ended."""
+    pictures = Pictures(runs_dir, run.id)
     context: dict[str, Any] = {
         **run_context(runs_dir, run),
-        "metrics": metric_charts(session, run_id),
+        "metrics": metric_charts(session, run.id),
         "api": pictures,
         "scripted": False,
         "css": styles(),
@@ -65,7 +71,7 @@ def result_page(session: Session, runs_dir: Path, run_id: int) -> str:
     template = environment().get_template("sharing/result.html")
     text = template.render(context)
     if pictures.left_out:  # known only now
-        context |= {"left_out": pictures.left_out, "api": Pictures(runs_dir, run_id)}
+        context |= {"left_out": pictures.left_out, "api": Pictures(runs_dir, run.id)}
         text = template.render(context)
     return text
 
