@@ -180,7 +180,7 @@ def open_client(data_dir: Path | None = None) -> Client:
         named = ClientSettings()
     if named.remote and data_dir is None:
         return Client(named)
-    from app.main import create_local_api
+    from app.assembly import create_local_api
 
     return Client(named, create_local_api(ready_settings(data_dir=data_dir)))
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from sqlmodel import select
 
+from app.assembly import create_local_api
 from app.cli.client import Client
 from app.cli.exits import CommandError, Exit
 from app.cli.following import follow
 from app.clock import now
 from app.db import write_session
-from app.main import create_local_api
 from app.runs import queue
 from app.runs.models import StageAttempt
 from app.runs.states import Reason, State

@@ -16,7 +16,7 @@ from app.runs.models import RankUsage, Run
 from app.runs.telemetry.resources import resources
 from app.schema import migrate
 from app.settings import Settings
-from app.web.pages.resources import resource_panels
+from app.web.charts.resources import resource_panels
 from tests.support.pages_data import add_run, add_usage
 from tests.support.service import Service, running_service
 from tests.support.worker_lab import ROOT, Lab

@@ -27,7 +27,8 @@ def _settings(request: Request) -> Settings:
     return settings
 
 
-def _service(request: Request) -> Service:
+def service_of(request: Request) -> Service:
+    """Return the user's verbs."""
     return Service(engine=request.app.state.engine, settings=request.app.state.settings)
 
 
@@ -59,7 +60,7 @@ OperatorOnly = Depends(_operator_only)
 # It ends with the function, not with the answer: who reads a file slowly must not hold a connection of the pool.
 ReadSession = Annotated[Session, Depends(_session, scope="function")]
 AppSettings = Annotated[Settings, Depends(_settings)]
-Verbs = Annotated[Service, Depends(_service)]
+Verbs = Annotated[Service, Depends(service_of)]
 Actor = Annotated[str, Depends(_actor)]
 
 

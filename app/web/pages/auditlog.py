@@ -9,8 +9,8 @@ from pydantic import Field
 from app.db import read_session
 from app.runs.auditlog import audit_log
 from app.web.api.replies import OperatorOnly
+from app.web.forms.entries import EntriesQuery
 from app.web.views import rendering
-from app.web.views.entries import EntriesQuery
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,8 +11,8 @@ from app.runs.editing import Changes, edit_run, read_changes
 from app.runs.errors import ServiceError, refused
 from app.runs.removal import delete_run
 from app.runs.tags import tags_from_text, text_from_tags
-from app.web.pages.listing import ListQuery
-from app.web.pages.run import service
+from app.web.api.replies import service_of
+from app.web.forms.listing import ListQuery
 from app.web.views import rendering
 
 router = APIRouter(include_in_schema=False)
@@ -88,7 +88,7 @@ def _apply(request: Request, action: str, wanted: Changes | None, run_id: int) -
         if action == "delete":
             delete_run(state.engine, state.settings, run_id, actor=by)
             return Outcome(run_id=run_id, text="deleted", gone=True)
-        service(request).cancel(run_id, actor=by)
+        service_of(request).cancel(run_id, actor=by)
         return Outcome(run_id=run_id, text="cancel requested")
     except ServiceError as refusal:
         return Outcome(run_id=run_id, text=refusal.detail, gone=refusal.status == 404)

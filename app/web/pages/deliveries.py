@@ -6,10 +6,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import Field
 
-from app.db import Session, read_session
+from app.db import read_session
 from app.sharing.deliveries import STATUSES, delivery_log, redeliver
+from app.web.forms.entries import EntriesQuery
 from app.web.views import rendering
-from app.web.views.entries import EntriesQuery
 
 router = APIRouter(include_in_schema=False)
 
@@ -44,14 +44,3 @@ def again(request: Request, delivery_id: int) -> Response:
     found = redeliver(request.app.state.engine, delivery_id, actor=rendering.actor(request))
     target = f"{rendering.path(request, 'deliveries_page')}?run={found.run_id}"
     return RedirectResponse(target, status_code=303)
-
-
-def notice_of(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
-    """Return `{status, attempts, url}` of the newest notice of a run's end; None without webhook or end."""
-    if request.app.state.settings.webhook_url is None:
-        return None
-    items = delivery_log(session, run_id=run_id, limit=1).items
-    if not items:
-        return None
-    url = f"{rendering.path(request, 'deliveries_page')}?run={run_id}"
-    return {"status": items[0].status, "attempts": str(len(items[0].attempts)), "url": url}

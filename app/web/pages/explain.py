@@ -1,62 +1,19 @@
 """`/explain`: the worked example, with numbers the reader can change; it computes here too, without JavaScript."""
 
-from fractions import Fraction
-from typing import Any, Final
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from app.runs.errors import NotFound
 from app.runs.requests import RunRequest
-from app.web.pages.run import see, service
+from app.web.api.replies import service_of
+from app.web.forms.window import Unreadable, cells, read_window
 from app.web.views import rendering
 from app.web.views.arithmetic import both_means
+from app.web.views.rendering import see
 from trainer.contract.kinds import exercise_kind
-from trainer.contract.normalisation import Cell, EmptyWindowError
+from trainer.contract.normalisation import EmptyWindowError
 
 router = APIRouter(include_in_schema=False)
-RANKS: Final = 2
-MICRO_BATCHES: Final = 2
-START: Final = (((6, "6"), (6, "6")), ((18, "54"), (18, "54")))
-"""[rank][micro-batch] (tokens, loss sum): counts 12 and 36, sums 12 and 108."""
-MOST: Final = 1_000_000
-
-
-class Unreadable(ValueError):
-    """A typed number cannot be used; the text names its field."""
-
-
-def read_window(values: Any) -> list[list[tuple[str, str]]]:
-    """Return the typed text of every field, the example's own where nothing was typed."""
-    return [
-        [
-            (values.get(f"n{rank}{batch}", str(tokens)), values.get(f"s{rank}{batch}", total))
-            for batch, (tokens, total) in enumerate(row)
-        ]
-        for rank, row in enumerate(START)
-    ]
-
-
-def cells(typed: list[list[tuple[str, str]]]) -> list[list[Cell]]:
-    """Return typed text as numbers. Raises Unreadable naming the field."""
-    return [
-        [_cell(f"rank {rank}, micro-batch {batch}", *pair) for batch, pair in enumerate(row)]
-        for rank, row in enumerate(typed)
-    ]
-
-
-def _cell(place: str, tokens: str, total: str) -> Cell:
-    if not (tokens.strip().isascii() and tokens.strip().isdigit() and len(tokens) < 10 and int(tokens) <= MOST):
-        raise Unreadable(f"{place}: tokens must be a whole number from 0 to {MOST:,}, given {tokens[:20]!r}")
-    try:
-        value = Fraction(total.strip()) if len(total) < 30 and "e" not in total.lower() else None
-    except (ValueError, ZeroDivisionError):
-        value = None
-    if value is None or abs(value) > MOST:
-        raise Unreadable(f"{place}: the loss sum must be a number up to {MOST:,}, given {total[:20]!r}")
-    if value and not int(tokens):
-        raise Unreadable(f"{place}: 0 tokens cannot have a loss sum of {total}; it must be 0")
-    return Cell(tokens=int(tokens), total=value)
 
 
 @router.get("/explain", name="explain_page")
@@ -87,4 +44,4 @@ def start(request: Request) -> Response:
     if kind is None:
         raise NotFound("no_exercise", "no installed kind measures the worked example")
     wanted = RunRequest(kind=kind.name, preset=kind.exercise)
-    return see(request, "run_page", run_id=service(request).submit(wanted, actor=rendering.actor(request)))
+    return see(request, "run_page", run_id=service_of(request).submit(wanted, actor=rendering.actor(request)))

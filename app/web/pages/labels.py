@@ -13,9 +13,11 @@ from app.runs.editing import edit_run, read_changes
 from app.runs.errors import Refused
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text
-from app.web.pages.listing import ListQuery, list_context
-from app.web.pages.run import PageQuery, render, see
+from app.web.forms.listing import ListQuery
 from app.web.views import rendering
+from app.web.views.listing import list_context
+from app.web.views.rendering import see
+from app.web.views.runpage import PageQuery, render
 
 router = APIRouter(include_in_schema=False)
 
@@ -75,11 +77,11 @@ def edit(request: Request, run_id: int, form: Annotated[EditForm, Depends(edit_f
         if form.shown is None:
             raise
         typed = getattr(form, form.shown)
-        if by_htmx(request):
+        if rendering.by_htmx(request):
             return _place(request, run_id, form.shown, open_=True, typed=typed, problem=refusal.detail, status=422)
         query = PageQuery(edit=form.shown.value)
         return render(request, run_id, query, status=422, typed=typed, problem=refusal.detail)
-    if not by_htmx(request):
+    if not rendering.by_htmx(request):
         return see(request, "run_page", run_id=run_id) if form.runs is None else back_to_list(request, form.runs)
     if form.runs is not None:
         return rendering.page(request, "partials/_run_rows.html", **list_context(request, ListQuery.read(form.runs)))
@@ -106,11 +108,6 @@ def _place(
         run = get_run_document(session, run_id)
     context = {"run": run, "label": label.value, "open": open_, "typed": typed, "problem": problem}
     return rendering.page(request, "partials/_run_label.html", status, **context)
-
-
-def by_htmx(request: Request) -> bool:
-    """Return whether a script of the page asks, which wants a part of it."""
-    return request.headers.get("hx-request") == "true"
 
 
 def back_to_list(request: Request, query: str) -> RedirectResponse:

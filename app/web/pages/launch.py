@@ -15,9 +15,10 @@ from app.runs.kinds import KindDocument, kind_documents
 from app.runs.requests import RunRequest
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text, text_from_tags
+from app.web.api.replies import service_of
 from app.web.forms.fields import form_fields, plain, typed
-from app.web.pages.run import see, service
 from app.web.views import rendering
+from app.web.views.rendering import see
 from trainer.contract.kinds import default_kind
 from trainer.contract.wording import fault
 
@@ -99,7 +100,7 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
             name=entered.get("name", ""),
             tags=tags_from_text(entered.get("tags", "")),
         )
-        run_id = await to_thread.run_sync(lambda: service(request).submit(wanted, actor=rendering.actor(request)))
+        run_id = await to_thread.run_sync(lambda: service_of(request).submit(wanted, actor=rendering.actor(request)))
     except ValidationError as error:
         errors = {str(item["loc"][0]): fault(item) for item in error.errors()}
     except Refused as refusal:

@@ -1,114 +1,17 @@
-"""How a page shows the files of a run: pictures, JSON in order, CSV as a table, text; anything else is a download."""
+"""`/runs/{id}/preview`: the beginning of a file of a run."""
 
-import csv
-import io
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
-from app.formats import size
-from app.runs.results.artifacts import Artifact, artifact_path, media_type
+from app.runs.results.artifacts import artifact_path
 from app.runs.store import get_run
 from app.web.views import rendering
+from app.web.views.previews import preview_of
 
 router = APIRouter(include_in_schema=False)
-
-TEXT_BYTES: Final = 200_000
-"""Of a text file at most so much is shown."""
-PICTURE_BYTES: Final = 10_000_000
-INDENTED_CHARACTERS: Final = 1_000_000
-"""Indenting makes deep JSON a thousand times longer; beyond this it is shown as it is."""
-TABLE_ROWS: Final = 200
-TABLE_COLUMNS: Final = 40
-JSON_TYPE: Final = "application/json"
-CSV_TYPE: Final = "text/csv; charset=utf-8"
-PLAIN: Final = "text/plain"
-
-
-class Offered(Artifact):
-    """An artifact and how the page shows it."""
-
-    look: str
-    """`picture`, `text`, or empty for a download."""
-    why: str
-    """Why it is not shown; empty when it is."""
-
-
-def offered(item: Artifact) -> Offered:
-    """Return an artifact and how the page shows it."""
-    look, why = _look(item.media_type, item.bytes)
-    return Offered(**dict(item), look=look, why=why)
-
-
-def _look(kind: str, length: int) -> tuple[str, str]:
-    if kind.startswith("image/"):
-        fits = length <= PICTURE_BYTES
-        why = f"A picture of {size(length)} is too large to be shown here (up to {size(PICTURE_BYTES)})."
-        return ("picture", "") if fits else ("", why)
-    if kind.startswith(PLAIN) or kind in (JSON_TYPE, CSV_TYPE):
-        return "text", ""
-    return "", "Files of this type are not shown here."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """The beginning of a file, as text or as a table."""
-
-    note: str
-    """What of the file is shown."""
-    text: str = ""
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-
-
-def preview_of(path: Path) -> Preview:
-    """Return what a page shows of a text file; a file that is not what its name says is shown as plain text."""
-    with path.open("rb") as handle:
-        data = handle.read(TEXT_BYTES)
-        length = handle.seek(0, io.SEEK_END)
-    text = data.decode(errors="replace")
-    cut = f"The first {len(data):,} of {length:,} bytes." if length > len(data) else ""
-    kind = media_type(path)
-    found = _table(text, cut) if kind == CSV_TYPE else _ordered(text, cut) if kind == JSON_TYPE else None
-    return found or Preview(note=cut or f"{length:,} bytes.", text=text)
-
-
-def _ordered(text: str, cut: str) -> Preview | None:
-    """Return JSON indented; None where it is cut or damaged, or where that would make it far too long."""
-    if cut:
-        return None
-    pieces, length = [], 0
-    try:
-        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
-            pieces.append(piece)
-            length += len(piece)
-            if length > INDENTED_CHARACTERS:
-                return None
-        found = "".join(pieces)
-        found.encode()  # lone surrogates, which JSON can hold and no page
-    except (ValueError, RecursionError):  # damaged, or nested deeper than any person reads
-        return None
-    return Preview(note="JSON, indented for reading.", text=found)
-
-
-def _table(text: str, cut: str) -> Preview | None:
-    """Return a plain CSV file as a table; None where its rows do not have equally many fields."""
-    whole = text.rpartition("\n")[0] if cut else text
-    try:
-        lines = [tuple(line) for line in csv.reader(io.StringIO(whole), strict=True)]
-    except csv.Error:
-        return None
-    if len(lines) < 2 or not 1 < len(lines[0]) <= TABLE_COLUMNS or any(len(line) != len(lines[0]) for line in lines):
-        return None
-    shown = lines[1 : 1 + TABLE_ROWS]
-    rows = f"{len(shown):,} of {len(lines) - 1:,} rows" if len(lines) - 1 > len(shown) else f"{len(shown):,} rows"
-    note = f"{cut} " if cut else ""
-    return Preview(note=f"{note}{rows}.", columns=lines[0], rows=tuple(shown))
 
 
 @router.get("/runs/{run_id:int}/preview", name="run_preview")

@@ -1,66 +1,21 @@
-"""Charts of what the ranks of a run used: one per measure, a line per rank, gaps between stages."""
+"""`/runs/{id}/resources`: the charts of what the ranks of a run used."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
-from app.db import Session, read_session
-from app.runs.models import Run
+from app.db import read_session
 from app.runs.ordering import LARGEST_ID
 from app.runs.states import State
 from app.runs.store import get_run
-from app.runs.telemetry.resources import ResourceSeries, resources
-from app.runs.telemetry.series import thin
-from app.web.charts.lines import stepped_panel
+from app.web.charts.resources import resource_panels
 from app.web.views import rendering
-from app.web.views.panels import PanelView, panel_views
 
 router = APIRouter(include_in_schema=False)
 
-MIB: Final = 1 << 20
-CHARTS: Final = (
-    ("cpu_percent", "CPU per rank (% of one core)", 1),
-    ("rss_bytes", "Memory per rank (MiB)", MIB),
-    ("gpu_percent", "GPU busy (%)", 1),
-    ("gpu_bytes", "GPU memory in use (MiB)", MIB),
-)
 NOTHING_FOLLOWS: Final = 286
 """The status by which htmx too is told to ask no more."""
-GAP_SECONDS: Final = 0.001
-MOST_POINTS: Final = 400
-"""Samples in one line; more are thinned out, extremes kept."""
-
-
-def resource_panels(session: Session, run: Run) -> list[PanelView]:
-    """Return the charts there are numbers for."""
-    series = resources(session, run).series
-    panels = []
-    for key, title, unit in CHARTS:
-        if any(value is not None for item in series for value in item[key]):
-            panels.append(_panel(series, key, title, unit))
-    return panel_views(panels, prefix="resource")
-
-
-def _panel(series: Sequence[ResourceSeries], key: str, title: str, unit: int) -> dict[str, Any]:
-    lines, points, drawn = [], 0, 0
-    for rank in sorted({item.rank for item in series}):
-        x, y = _line([item for item in series if item.rank == rank], key, unit)
-        kept = thin(y, MOST_POINTS)
-        points, drawn = points + len(x), drawn + len(kept)
-        lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
-    return stepped_panel(title, "seconds", lines, drawn=drawn, there=points, things="samples")
-
-
-def _line(series: Sequence[ResourceSeries], key: str, unit: int) -> tuple[list[float], list[float | None]]:
-    """Return the samples of one rank over all its stages; a null before each stage breaks the line there."""
-    x: list[float] = []
-    y: list[float | None] = []
-    for item in series:
-        x += [item.seconds[0] - GAP_SECONDS, *item.seconds]
-        y += [None, *(None if value is None else round(value / unit, 1) for value in item[key])]
-    return x, y
 
 
 @router.get("/runs/{run_id:int}/resources", name="run_resources")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -18,6 +18,7 @@ from app.runs.results.bounds import bound, demand, distance, share
 from app.runs.tags import text_from_tags
 from app.settings import CHECKOUT
 from app.web.charts.lines import script_data
+from app.web.http.problems import Problem
 from app.web.views.markdown import audit, summary_tables
 
 STATIC: Final = Path(__file__).resolve().parents[2] / "static"
@@ -125,3 +126,19 @@ def fragment(request: Request, template: str, **context: Any) -> Markup:
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
     """Return a rendered template as a response that is never cached: pages show live state."""
     return HTMLResponse(fragment(request, template, **context), status, {"Cache-Control": "no-store"})
+
+
+def problem_page(request: Request, problem: Problem) -> HTMLResponse:
+    """Return `problem` as a page with its own status code; 401 offers the way to sign in."""
+    back = request.url.path if request.method == "GET" else ""
+    return page(request, "pages/errors/show.html", problem.status, problem=problem, back=back)
+
+
+def see(request: Request, route: str, **params: Any) -> RedirectResponse:
+    """Answer a form: go and look at a page."""
+    return RedirectResponse(path(request, route, **params), status_code=303)
+
+
+def by_htmx(request: Request) -> bool:
+    """Return whether a script of the page asks, which wants a part of it."""
+    return request.headers.get("hx-request") == "true"

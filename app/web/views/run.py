@@ -11,9 +11,9 @@ from app.runs.results import artifacts
 from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
 from app.runs.telemetry.logs import attempt_logs
-from app.web.pages.previews import offered
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
+from app.web.views.previews import offered
 from trainer.contract.kinds import kinds
 from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from app.runs.telemetry.cursor import START, Cursor
-from app.web.pages.live import sse
 from app.web.runlog import following
 from app.web.runlog.following import Place, Reading, read_shared
 from app.web.runlog.lines import LogFilter
+from app.web.runlog.messages import sse
 from app.web.streams import Channel
 
 

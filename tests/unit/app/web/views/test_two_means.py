@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from app.web.pages.explain import START, Unreadable, cells, read_window
+from app.web.forms.window import START, Unreadable, cells, read_window
 from app.web.views.arithmetic import both_means
 from trainer.contract.normalisation import Cell, EmptyWindowError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.runs.errors import Refused
-from app.web.pages.storage import PolicyForm, amount
+from app.web.forms.storage import PolicyForm, amount
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.runs.results.artifacts import Artifact
-from app.web.pages.previews import PICTURE_BYTES, TEXT_BYTES, offered, preview_of
+from app.web.views.previews import PICTURE_BYTES, TEXT_BYTES, offered, preview_of
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -1,0 +1,52 @@
+"""Charts of what the ranks of a run used: one per measure, a line per rank, gaps between stages."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from app.db import Session
+from app.runs.models import Run
+from app.runs.telemetry.resources import ResourceSeries, resources
+from app.runs.telemetry.series import thin
+from app.web.charts.lines import stepped_panel
+from app.web.views.panels import PanelView, panel_views
+
+MIB: Final = 1 << 20
+CHARTS: Final = (
+    ("cpu_percent", "CPU per rank (% of one core)", 1),
+    ("rss_bytes", "Memory per rank (MiB)", MIB),
+    ("gpu_percent", "GPU busy (%)", 1),
+    ("gpu_bytes", "GPU memory in use (MiB)", MIB),
+)
+GAP_SECONDS: Final = 0.001
+MOST_POINTS: Final = 400
+"""Samples in one line; more are thinned out, extremes kept."""
+
+
+def resource_panels(session: Session, run: Run) -> list[PanelView]:
+    """Return the charts there are numbers for."""
+    series = resources(session, run).series
+    panels = []
+    for key, title, unit in CHARTS:
+        if any(value is not None for item in series for value in item[key]):
+            panels.append(_panel(series, key, title, unit))
+    return panel_views(panels, prefix="resource")
+
+
+def _panel(series: Sequence[ResourceSeries], key: str, title: str, unit: int) -> dict[str, Any]:
+    lines, points, drawn = [], 0, 0
+    for rank in sorted({item.rank for item in series}):
+        x, y = _line([item for item in series if item.rank == rank], key, unit)
+        kept = thin(y, MOST_POINTS)
+        points, drawn = points + len(x), drawn + len(kept)
+        lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
+    return stepped_panel(title, "seconds", lines, drawn=drawn, there=points, things="samples")
+
+
+def _line(series: Sequence[ResourceSeries], key: str, unit: int) -> tuple[list[float], list[float | None]]:
+    """Return the samples of one rank over all its stages; a null before each stage breaks the line there."""
+    x: list[float] = []
+    y: list[float | None] = []
+    for item in series:
+        x += [item.seconds[0] - GAP_SECONDS, *item.seconds]
+        y += [None, *(None if value is None else round(value / unit, 1) for value in item[key])]
+    return x, y

@@ -1,0 +1,98 @@
+"""The query of the list of runs: filters, order and columns, as an address or a form carries them."""
+
+from typing import Annotated, Any, Final, Self
+from urllib.parse import parse_qs, urlencode
+
+from pydantic import BaseModel, Field, ValidationError
+
+from app.runs.ordering import Order
+from app.runs.store import RunFilters
+from app.runs.tags import tags_from_text, text_from_tags
+
+COLUMNS: Final = {
+    "verdict": "Verdict",
+    "state": "State",
+    "kind": "Kind",
+    "backend": "Backend",
+    "device": "Device",
+    "created": "Created",
+    "finished": "Finished",
+    "took": "Took",
+    "check": "Main check",
+    "notes": "Notes",
+}
+USUAL: Final = ("verdict", "state", "kind", "backend", "created", "took")
+USUAL_ORDER: Final = Order.PINNED
+Words = Annotated[list[Annotated[str, Field(max_length=64)]], Field(default_factory=list, max_length=20)]
+
+
+class ListQuery(BaseModel):
+    """Filters of the list, as the address carries them; empty means all."""
+
+    kind: Words
+    state: Words
+    verdict: Words
+    tag: list[Annotated[str, Field(max_length=1500)]] = Field(default_factory=list, max_length=20)
+    """Each one or several tags, as `app.runs.tags` reads them."""
+    pinned: str = Field("", max_length=8)
+    q: str = Field("", max_length=200)
+    sort: str = Field("", max_length=16)
+    col: list[str] = Field(default_factory=list, max_length=2 * len(COLUMNS))
+    cursor: str = Field("", max_length=200)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the query of an address from a form's field; what is none becomes the list without filters."""
+        try:
+            given = parse_qs(text, max_num_fields=200)
+            several = {name: values for name, values in given.items() if name in SEVERAL}
+            return cls.model_validate({name: values[-1] for name, values in given.items()} | several)
+        except (ValueError, ValidationError):
+            return cls.model_validate({})
+
+    def tags(self) -> list[str]:
+        """Return the tags a run must carry."""
+        return list(dict.fromkeys(tag for text in self.tag for tag in tags_from_text(text)))
+
+    def filters(self) -> RunFilters:
+        """Return them as the store takes them."""
+        return RunFilters(
+            state=[word for word in self.state if word],
+            kind=[word for word in self.kind if word],
+            verdict=[word for word in self.verdict if word],
+            tag=self.tags(),
+            pinned={"1": True, "0": False}.get(self.pinned),
+            q=self.q,
+        )
+
+    def order(self) -> Order:
+        """Return what the list is sorted by; what is no order means pinned ones first, then the newest."""
+        return Order(self.sort) if self.sort in set(Order) else USUAL_ORDER
+
+    def columns(self) -> list[str]:
+        """Return the columns to show, in their own order; what is no column is left out."""
+        return [name for name in COLUMNS if name in self.col] or list(USUAL)
+
+    def address(self, **changes: str | list[str]) -> str:
+        """Return the query string with `changes`, without empty values and without what is usual."""
+        values: dict[str, Any] = {
+            **self.model_dump(),
+            "tag": [text_from_tags([tag]) for tag in self.tags()],
+            "col": [] if self.columns() == list(USUAL) else self.columns(),
+            "sort": "" if self.order() is USUAL_ORDER else self.order().value,
+            **changes,
+        }
+        kept = {name: [item for item in _listed(value) if item] for name, value in values.items()}
+        return urlencode({name: items for name, items in kept.items() if items}, doseq=True)
+
+    def with_tag(self, tag: str) -> str:
+        """Return the query string of the list narrowed to one more tag, from its beginning."""
+        tags = list(dict.fromkeys([*self.tags(), tag]))
+        return self.address(tag=[text_from_tags([item]) for item in tags], cursor="")
+
+
+SEVERAL: Final = ("kind", "state", "verdict", "tag", "col")
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,20 @@
+"""Which part of a run's log a reader sees, as an address carries it."""
+
+from pydantic import BaseModel, Field
+
+from app.web.runlog.lines import LogFilter
+
+
+class LogQuery(BaseModel):
+    """Which part of the log a reader sees, and from where on the stream starts."""
+
+    after: str = Field("", max_length=20_000)
+    stage: str = Field("", max_length=64)
+    rank: str = Field("", max_length=9)
+    stream: str = Field("", max_length=9)
+
+    def filter(self) -> LogFilter:
+        """Return it as a filter; a rank that is no number means all, an unknown stream everything."""
+        rank = int(self.rank) if self.rank.isascii() and self.rank.isdigit() and len(self.rank) < 7 else None
+        stream = self.stream if self.stream in ("messages", "stdout", "stderr") else ""
+        return LogFilter(stage=self.stage, rank=rank, stream=stream)

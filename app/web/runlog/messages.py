@@ -1,0 +1,80 @@
+"""The live stream of a run's page: what changes, as HTML parts, from the place the page was rendered at.
+
+Unnamed messages carry parts, each with its own target; their ids are places in the log, so a reader that comes back
+sends the last one and misses and repeats nothing. The message `numbers` says that new metrics exist; `end` closes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
+
+from fastapi import Request
+
+from app.runs.errors import NotFound
+from app.runs.telemetry.cursor import Cursor
+from app.web.runlog.following import Place, Reading, read_shared
+from app.web.streams import HEARTBEAT, HEARTBEAT_SECONDS, Live
+from app.web.views import rendering
+
+PAUSE_SECONDS: Final = 0.3
+"""Between two messages, so that a busy run costs a page three drawings a second."""
+
+
+async def live_messages(request: Request, place: Place) -> AsyncIterator[str | bytes]:
+    """Yield the messages for a reader at `place` until the run has ended."""
+    live: Live = request.app.state.live
+    shown: dict[str, str] = {}
+    with live.channel(place.run_id) as channel:
+        while not live.closing:
+            tick = channel.tick
+            try:
+                reading = await read_shared(request, channel, place)
+            except NotFound:  # deleted while somebody looked at it
+                yield sse("deleted", event="end")
+                return
+            for message in _news(request, reading, shown):
+                yield message
+            if reading.final:
+                yield sse("final", event="end")
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+            if reading.cursor != place.cursor:
+                place = replace(place, cursor=reading.cursor)
+                continue  # a reading is bounded: there may be more
+            if await channel.beyond(tick, HEARTBEAT_SECONDS) == tick:
+                yield HEARTBEAT
+
+
+def _news(request: Request, reading: Reading, shown: dict[str, str]) -> list[str]:
+    """Return the messages for what this reader does not show yet, and note that it does now."""
+    messages = []
+    for batch in reading.batches:
+        lines = {"target": "log-lines", "swap": "beforeend", "html": batch.html}
+        messages.append(_message(request, [lines], batch.cursor))
+    changed = {name: html for name, html in reading.parts.items() if shown.get(name) != html}
+    shown.update(changed)
+    parts = [{"target": f"run-{name}", "swap": _swap(name), "html": html} for name, html in changed.items()]
+    if parts:
+        messages.append(_message(request, parts, reading.cursor))
+    if reading.numbers:
+        messages.append(sse("new", event="numbers"))
+    return messages
+
+
+def _message(request: Request, parts: list[dict[str, str]], cursor: Cursor) -> str:
+    return sse(rendering.fragment(request, "partials/_live.html", parts=parts), cursor=cursor.encode())
+
+
+def _swap(name: str) -> str:
+    # Morphing keeps an open menu and the focus; a result arrives once, and charts build their own children.
+    return "innerHTML" if name == "result" else "innerMorph"
+
+
+def sse(data: str, *, cursor: str = "", event: str = "") -> str:
+    """Return one server-sent message."""
+    lines = [f"id: {cursor}"] if cursor else []
+    lines += [f"event: {event}"] if event else []
+    # Every line break the format knows must start a new data line, or the rest of the text would be dropped.
+    lines += [f"data: {line}" for line in data.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    return "\n".join(lines) + "\n\n"

@@ -1,0 +1,93 @@
+"""What the list of runs and its rows show."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import Request
+
+from app.db import read_session
+from app.runs.documents import RunList
+from app.runs.ordering import ASCENDING, Order
+from app.runs.results.headline import headline_checks
+from app.runs.states import State
+from app.runs.store import list_runs
+from app.runs.tags import text_from_tags
+from app.web.api.filters import query_of
+from app.web.forms.listing import COLUMNS, USUAL_ORDER, ListQuery
+from app.web.views import rendering
+from trainer.contract.kinds import kinds, quick_starts
+from trainer.contract.result import Verdict
+
+PAGE_SIZE: Final = 50
+ORDERS: Final = {
+    Order.PINNED: "pinned first",
+    Order.NEWEST: "newest first",
+    Order.OLDEST: "oldest first",
+    Order.FINISHED: "last finished first",
+    Order.LONGEST: "longest first",
+    Order.SHORTEST: "shortest first",
+}
+HEADINGS: Final = {
+    "created": (Order.NEWEST, Order.OLDEST),
+    "finished": (Order.FINISHED, Order.FINISHED),
+    "took": (Order.LONGEST, Order.SHORTEST),
+}
+"""What a click on the heading of a column sorts by, and what another click turns it to."""
+
+
+def _load(request: Request, query: ListQuery) -> tuple[RunList, dict[int, dict[str, Any]]]:
+    with read_session(request.app.state.engine) as session:
+        filters, order, cursor = query.filters(), query.order(), query.cursor or None
+        page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_SIZE)
+        checks = headline_checks(session, page.items) if "check" in query.columns() else {}
+        return page, checks
+
+
+def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
+    """Return what the list and its rows are rendered from."""
+    page, checks = _load(request, query)
+    narrowed = any(value for value in query.model_dump(exclude={"col"}).values())
+    order = query.order()
+    return {
+        "nav": "runs",
+        "page": page,
+        "main_checks": checks,
+        "query": query,
+        "tag_text": text_from_tags(query.tags()),
+        "narrowed": narrowed,
+        "first_time": not page.items and not narrowed,
+        "quick_starts": quick_starts(),
+        "below": rendering.path(request, "runs_page"),
+        "tag_urls": {tag: query.with_tag(tag) for tag in {tag for run in page.items for tag in run.tags}},
+        "rows_url": f"{rendering.path(request, 'run_rows')}?{query.address()}",
+        "older": f"?{query.address(cursor=page.next_cursor)}" if page.next_cursor else "",
+        "columns": query.columns(),
+        "column_titles": COLUMNS,
+        "order": order,
+        "orders": ORDERS,
+        "usual_order": USUAL_ORDER,
+        "sort_urls": _sort_urls(query),
+        "sorted_column": _sorted_column(order),
+        "newest": f"?{query.address(cursor='')}" if query.cursor else "",
+        "export_query": query_of(query.filters(), order),
+        "picks": [
+            ("kind", "Kind", list(kinds()), query.kind),
+            ("state", "State", [state.value for state in State], query.state),
+            ("verdict", "Verdict", [verdict.value for verdict in Verdict], query.verdict),
+        ],
+    }
+
+
+def _sort_urls(query: ListQuery) -> Mapping[str, str]:
+    """Return where the heading of a column leads."""
+    order = query.order()
+    targets = {name: turned if order is first else first for name, (first, turned) in HEADINGS.items()}
+    return {name: f"?{query.address(sort=target, cursor='')}" for name, target in targets.items()}
+
+
+def _sorted_column(order: Order) -> tuple[str, str]:
+    """Return the column an order goes by and its direction, in the words of `aria-sort`."""
+    for name, orders in HEADINGS.items():
+        if order in orders:
+            return name, "ascending" if order in ASCENDING else "descending"
+    return "", "none"

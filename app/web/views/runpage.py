@@ -1,0 +1,72 @@
+"""The page of one run, put together from its document, result, log and charts."""
+
+from dataclasses import asdict
+from urllib.parse import urlencode
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from app.db import Session, read_session
+from app.runs.store import get_run, get_run_document
+from app.sharing.deliveries import delivery_log
+from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS, metric_charts
+from app.web.charts.resources import resource_panels
+from app.web.forms.log import LogQuery
+from app.web.runlog.tail import render_tail
+from app.web.views import rendering
+from app.web.views.run import files_context, run_context
+
+
+class PageQuery(LogQuery):
+    """Which part of the log and which charts a page shows, and what it offers to edit."""
+
+    metric: str = Field("", max_length=200)
+    charts: int = Field(FIRST_CHARTS, ge=1, le=MOST_CHARTS)
+    edit: str = Field("", max_length=16)
+    """Label whose field stands open: how it is edited where there is no JavaScript."""
+
+
+def render(
+    request: Request, run_id: int, query: PageQuery, *, status: int = 200, typed: str | None = None, problem: str = ""
+) -> Response:
+    """Return the page of a run; a label that stands open shows what was `typed` and the `problem` with it."""
+    settings = request.app.state.settings
+    wanted = query.filter()
+    with read_session(request.app.state.engine) as session:
+        run = get_run_document(session, run_id)
+        log = render_tail(session, settings.runs_dir, run_id, wanted)
+        charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
+        used = resource_panels(session, get_run(session, run_id))
+        notice = _notice(request, session, run_id)
+    place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
+    known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
+    return rendering.page(
+        request,
+        "pages/runs/show.html",
+        status,
+        **run_context(settings.runs_dir, run),
+        **files_context(settings.runs_dir, run),
+        nav="runs",
+        editing=(query.edit, typed, problem),
+        lines=log.lines,
+        log=log,
+        log_filter=asdict(wanted),
+        log_stages=list(dict.fromkeys(item.name for item in run.stages)),
+        log_ranks=sorted(known),
+        metrics=charts,
+        resources=used,
+        notice=notice,
+        live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
+    )
+
+
+def _notice(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
+    """Return `{status, attempts, url}` of the newest notice of a run's end; None without webhook or end."""
+    if request.app.state.settings.webhook_url is None:
+        return None
+    items = delivery_log(session, run_id=run_id, limit=1).items
+    if not items:
+        return None
+    url = f"{rendering.path(request, 'deliveries_page')}?run={run_id}"
+    return {"status": items[0].status, "attempts": str(len(items[0].attempts)), "url": url}
