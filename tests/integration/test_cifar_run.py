@@ -18,6 +18,7 @@ from trainer.contract.manifest import step_directories
 from trainer.contract.paths import RunPaths
 from trainer.contract.result import ConfusionPanel, ImagesPanel, Result
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts
+from trainer.kinds.cifar.audit.panels import SYNCS_TITLE
 from trainer.kinds.cifar.audit.verify import verify
 from trainer.kinds.cifar.data.images import normalised
 from trainer.kinds.cifar.data.split import PreparedData
@@ -113,6 +114,7 @@ def test_stored_model_reproduces_test_score(mode: str, run: LocalRun, before: Ru
 
 
 def test_panels_show_matrix_and_examples(result: Result, run: LocalRun) -> None:
+    assert result.headline == SYNCS_TITLE
     matrices = [panel for panel in result.panels if isinstance(panel, ConfusionPanel)]
     assert [panel.mode for panel in matrices] == ["every", "no_sync"]
     assert all(sum(map(sum, panel.counts)) == 61 for panel in matrices)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.stages import LocalRun
 from trainer.contract.result import Result, SeriesPanel, TablePanel, Verdict
+from trainer.kinds.resume.panels import DISTANCE_TITLE
 
 pytestmark = pytest.mark.torchrun
 CHECKS = [
@@ -46,6 +47,7 @@ def test_summary_has_its_figures(result: Result) -> None:
 
 
 def test_panels_show_the_evidence(result: Result) -> None:
+    assert result.headline == DISTANCE_TITLE
     (curves,) = [panel for panel in result.panels if isinstance(panel, SeriesPanel)]
     lines = {line.name: line.y for line in curves.lines}
     assert lines["continuous"] == lines["interrupted, then resumed after 10"] == lines["control"]

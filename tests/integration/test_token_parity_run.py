@@ -19,6 +19,7 @@ from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.compare import run as compare_stage
 from trainer.kinds.token_parity.evidence import Evidence
 from trainer.kinds.token_parity.handover import AUDITED, Handover
+from trainer.kinds.token_parity.panels import ERRORS_TITLE
 from trainer.kinds.token_parity.params import TokenParityParams
 
 pytestmark = pytest.mark.torchrun
@@ -58,6 +59,7 @@ def test_quick_audit_passes(quick: LocalRun) -> None:
     assert set(names) <= set(_checks(result))
     assert result.summary["components"] == 282_628
     assert result.summary["max_abs_error"] < 1e-6
+    assert result.headline == ERRORS_TITLE
     assert result.summary["violations"] == 0
     assert result.summary["wrong_violations"] > 200_000
     assert result.summary["global_tokens"] == sum(map(sum, result.summary["token_counts"]))

@@ -1,7 +1,7 @@
 """`result.json`: checks, panels and the verdict that follows from the checks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -206,6 +206,15 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
     return Verdict.PASS
 
 
+def headline_of(checks: Sequence[Check], explains: Mapping[str, str], otherwise: str) -> str:
+    """Return the title of the panel that explains the verdict at a glance.
+
+    `explains` gives titles by check name: the first check that did not pass decides, `otherwise` is for all others.
+    """
+    first = next((check.name for check in checks if check.passed is not True), "")
+    return explains.get(first, otherwise)
+
+
 class Result(Strict):
     """Content of `result.json`."""
 
@@ -219,6 +228,15 @@ class Result(Strict):
     """What the result does not show."""
     checks: list[Check]
     panels: list[Panel]
+    headline: str | None = None
+    """Title of the panel that explains the verdict at a glance: the run page begins with it."""
+
+    @model_validator(mode="after")
+    def _headline_is_a_panel(self) -> "Result":
+        titles = [panel.title for panel in self.panels]
+        if self.headline is not None and self.headline not in titles:
+            raise ValueError(f"headline {self.headline!r} is no panel's title: {titles}")
+        return self
 
     @model_validator(mode="after")
     def _verdict_follows_from_checks(self) -> "Result":

@@ -9,12 +9,12 @@ from trainer.common.machine import cpu_model
 from trainer.common.process import versions
 from trainer.contract.manifest import CheckpointInfo, list_checkpoints
 from trainer.contract.placement import not_validated
-from trainer.contract.result import Environment, Result, verdict_of
+from trainer.contract.result import Environment, Result, headline_of, verdict_of
 from trainer.kinds.resume import params as names
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
 from trainer.kinds.resume.kills import read_recoveries
-from trainer.kinds.resume.panels import curves, panels
+from trainer.kinds.resume.panels import DISTANCE_TITLE, EXPLAINS, curves, panels
 from trainer.kinds.resume.params import ResumeParams
 from trainer.tokens.corpus import build_corpus
 from trainer.tokens.evaluate import Evaluation, evaluate
@@ -89,6 +89,7 @@ def _result(
         limits=[*LIMITS, *not_validated(context.config.device, context.config.backend)],
         checks=found,
         panels=panels(judgement, lines, scores),
+        headline=headline_of(found, EXPLAINS, DISTANCE_TITLE),
     )
 
 

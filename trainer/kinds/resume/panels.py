@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from trainer.contract.result import Line, Panel, SeriesPanel, TablePanel
-from trainer.kinds.resume.differences import Comparison, Difference
+from trainer.contract.events import encode_number
+from trainer.contract.result import BarGroup, BarsPanel, Line, Panel, SeriesPanel, TablePanel
+from trainer.kinds.resume.differences import Comparison, Difference, largest
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement
 from trainer.kinds.resume.kills import Recovery
@@ -15,11 +16,25 @@ from trainer.tokens.evaluate import Evaluation
 
 CHANCE_LOSS, CHANCE_ACCURACY = math.log(4), 0.25
 """Of guessing among four symbols."""
+DISTANCE_TITLE = "Largest parameter difference from the uninterrupted training"
+LOSS_TITLE = "Loss per token"
+RANKS_TITLE = "Generators and ids of every rank"
+CHECKPOINTS_TITLE = "Checkpoints"
+KILLS_TITLE = "Kills"
+EXPLAINS = {
+    "losses": LOSS_TITLE,
+    "rng": RANKS_TITLE,
+    "sampler": RANKS_TITLE,
+    "checkpoints_valid": CHECKPOINTS_TITLE,
+    "kills_survived": KILLS_TITLE,
+}
+"""Panels by the check they explain; the differences between the trajectories explain every other one."""
 
 
 def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: Evaluation) -> list[Panel]:
     """Return every panel; `losses` are the curves by the name they are shown under."""
     shown: list[Panel] = [
+        distance_bars(judgement),
         loss_curves(losses),
         tensor_table("Largest difference per parameter tensor", judgement, "parameters"),
         tensor_table("Largest difference per optimizer state", judgement, "optimizer"),
@@ -31,11 +46,27 @@ def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: Evaluatio
     return shown if judgement.kills is None else [kill_table(judgement.kills), *shown]
 
 
+def distance_bars(judgement: Judgement) -> BarsPanel:
+    """Return the picture of the verdict: how far every trajectory ended from the uninterrupted one."""
+    right, twins = [judgement.resumed, judgement.control], list(judgement.twins.values())
+    values = [encode_number(largest(other.parameters)) for other in [*right, *twins]]
+    return BarsPanel(
+        title=DISTANCE_TITLE,
+        note=(
+            f"0 is equal. {judgement.resumed.name} and {judgement.control.name}, a second uninterrupted training, must "
+            "be 0; the others were resumed wrongly on purpose and must not be."
+        ),
+        unit="largest difference",
+        labels=[other.name for other in [*right, *twins]],
+        groups=[BarGroup(name="largest difference", values=values)],
+    )
+
+
 def loss_curves(losses: Mapping[str, Tensor]) -> SeriesPanel:
     """Return the loss of all trajectories over updates."""
     longest = max(len(values) for values in losses.values())
     return SeriesPanel(
-        title="Loss per token",
+        title=LOSS_TITLE,
         note="Equal trajectories lie on each other exactly; a wrong resume leaves them where it starts.",
         x=list(range(1, longest + 1)),
         x_label="update",
@@ -73,7 +104,7 @@ def rank_table(judgement: Judgement) -> TablePanel:
     """Return one row per trajectory and rank: which generators and ids are equal."""
     others = [judgement.resumed, judgement.control, *judgement.twins.values()]
     return TablePanel(
-        title="Generators and ids of every rank",
+        title=RANKS_TITLE,
         note="Against the uninterrupted training, at the end.",
         columns=["trajectory", "rank", "generators that differ", "first update with other ids"],
         rows=[
@@ -105,7 +136,7 @@ def process_table(reference: Evidence, judgement: Judgement) -> TablePanel:
 def checkpoint_table(judgement: Judgement) -> TablePanel:
     """Return every checkpoint of the run with size, digest and validity."""
     return TablePanel(
-        title="Checkpoints",
+        title=CHECKPOINTS_TITLE,
         note="The digest is that of the manifest, which holds the digest of every file.",
         columns=["trajectory", "step", "bytes", "digest", "valid", "problem"],
         rows=[
@@ -119,7 +150,7 @@ def checkpoint_table(judgement: Judgement) -> TablePanel:
 def kill_table(kills: Sequence[Recovery]) -> TablePanel:
     """Return every kill that hit: where the ranks were and where the training went on."""
     return TablePanel(
-        title="Kills",
+        title=KILLS_TITLE,
         note="SIGKILL to all ranks from outside; step counts finished updates, the phase is read from the breadcrumb.",
         columns=["attempt", "step", "phase", "checkpoint step", "steps repeated"],
         rows=[

@@ -8,10 +8,10 @@ from trainer.common.context import StageContext
 from trainer.common.process import announce, versions
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
-from trainer.contract.result import Environment, Result, verdict_of
+from trainer.contract.result import Environment, Result, headline_of, verdict_of
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
-from trainer.kinds.token_parity.panels import build_panels
+from trainer.kinds.token_parity.panels import ERRORS_TITLE, EXPLAINS, build_panels
 
 LIMITS = [
     "One small model with plain SGD: other models, batch statistics and other optimizers are not covered.",
@@ -38,6 +38,7 @@ def run(context: StageContext) -> None:
         limits=limits(context),
         checks=checks,
         panels=build_panels(evidence),
+        headline=headline_of(checks, EXPLAINS, ERRORS_TITLE),
     )
     result.save(context.paths.result)
     context.telemetry.message(f"verdict {result.verdict}")

@@ -21,6 +21,10 @@ from trainer.tokens.corpus import SYMBOLS
 
 CHANCE_ACCURACY, CHANCE_LOSS = 1 / SYMBOLS, math.log(SYMBOLS)
 CELLS_SHOWN = 256
+ERRORS_TITLE = "Absolute gradient errors, audited rule and negative control"
+SIGNED_TITLE = "Same loss, different gradient"
+EXPLAINS = {"same_loss_different_gradient": SIGNED_TITLE}
+"""Panels by the check they explain; the distribution of errors explains every other one."""
 
 
 def build_panels(evidence: Evidence) -> list[Panel]:
@@ -66,8 +70,11 @@ def tensor_errors(evidence: Evidence) -> TablePanel:
 def error_histogram(evidence: Evidence) -> HistogramPanel:
     """Distribution of component errors, right rule and control side by side."""
     return HistogramPanel(
-        title="Absolute gradient errors, audited rule and negative control",
-        note="Each component's worst error over ranks. The first bin holds all smaller errors, zeros included.",
+        title=ERRORS_TITLE,
+        note=(
+            "The right rule leaves rounding errors only, far to the left of the wrong rule's. "
+            "Each component's worst error over ranks; the first bin holds all smaller errors, zeros included."
+        ),
         edges=list(EDGES),
         log_x=True,
         x_label="|g - reference|",
@@ -151,7 +158,7 @@ def signed_example(evidence: Evidence) -> TablePanel:
     signed = evidence.reports[0]["signed"]
     names = {"correct": "right: over all tokens", "rank_mean": "wrong: mean of the rank means"}
     return TablePanel(
-        title="Same loss, different gradient",
+        title=SIGNED_TITLE,
         note="One parameter at 0; 12 targets +1 on rank 0, 36 targets -1 on rank 1; squared error, through real DDP.",
         columns=["Rule", "Loss shown", "Gradient of the parameter"],
         rows=[[title, signed[rule]["loss"], signed[rule]["gradient"]] for rule, title in names.items()],

@@ -14,12 +14,17 @@ from trainer.contract.result import (
     TablePanel,
 )
 from trainer.kinds.cifar.audit.artifacts import top_confusions
-from trainer.kinds.cifar.audit.checks import mode_of
+from trainer.kinds.cifar.audit.checks import cells, mode_of
 from trainer.kinds.cifar.audit.pair_checks import STARTS
 from trainer.kinds.cifar.audit.witness_check import comparisons, sampled_share
 from trainer.kinds.cifar.facts import EpochFacts, ModeFacts
 from trainer.kinds.cifar.params import CifarParams
 
+SYNCS_TITLE = "Gradient synchronisations of an epoch, expected and counted"
+WITNESS_TITLE = "Two witnesses of synchronisation"
+START_TITLE = "The same start"
+EXPLAINS = {"sync_witness": WITNESS_TITLE, "same_start": START_TITLE}
+"""Panels by the check they explain; the counts of synchronisations explain every other one."""
 EPOCH_COLUMNS = [
     "mode",
     "epoch",
@@ -39,6 +44,7 @@ def panels(
 ) -> list[Panel]:
     """Return every panel but the images, which need files."""
     found: list[Panel] = [
+        sync_bars(params, modes),
         audit_table(params, modes),
         score_table(modes, baseline),
         epoch_table(params, modes),
@@ -53,6 +59,24 @@ def panels(
     if len(modes) > 1:
         found.append(start_table(modes))
     return found
+
+
+def sync_bars(params: CifarParams, modes: Sequence[ModeFacts]) -> BarsPanel:
+    """Return the picture of the verdict: how often each mode should have synchronised, and how often it did."""
+    counts = [cells(facts, "gradient_syncs", params.syncs_per_epoch(mode_of(facts))) for facts in modes]
+    return BarsPanel(
+        title=SYNCS_TITLE,
+        note=(
+            f"Equal bars pass. Mode every reduces after each of the {params.accum_steps} micro-batches of a window, "
+            "no_sync once per window. Counted: of all epochs and ranks, the count furthest from the expectation."
+        ),
+        unit="synchronisations",
+        labels=[facts.mode for facts in modes],
+        groups=[
+            BarGroup(name="expected", values=[found[0].expected for found in counts]),
+            BarGroup(name="counted", values=[max(found, key=lambda cell: cell.off).counted for found in counts]),
+        ],
+    )
 
 
 def audit_table(params: CifarParams, modes: Sequence[ModeFacts]) -> TablePanel:
@@ -194,7 +218,7 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
 def witness_table(params: CifarParams, modes: Sequence[ModeFacts]) -> TablePanel:
     """Return both witnesses' counts in every sampled window."""
     return TablePanel(
-        title="Two witnesses of synchronisation",
+        title=WITNESS_TITLE,
         note=(
             f"Sampled: the first three windows of the run and the first of each later epoch, "
             f"{sampled_share(params, modes):.1%} of all windows, on rank 0. The hook counts inside DDP; the profiler "
@@ -249,7 +273,7 @@ def start_table(modes: Sequence[ModeFacts]) -> TablePanel:
         else:
             rows.append([text, *(value[:80] for value in values)])
     return TablePanel(
-        title="The same start",
+        title=START_TITLE,
         note="First characters of SHA-256 digests over initial weights and everything drawn in the whole run.",
         columns=["what", *(facts.mode for facts in modes)],
         rows=rows,

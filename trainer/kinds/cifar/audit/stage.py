@@ -7,13 +7,13 @@ import numpy as np
 from trainer.common.context import StageContext
 from trainer.common.machine import cpu_model
 from trainer.common.process import announce, versions
-from trainer.contract.result import Check, Environment, ImageItem, Panel, Result, verdict_of
+from trainer.contract.result import Check, Environment, ImageItem, Panel, Result, headline_of, verdict_of
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, save_image, top_confusions
 from trainer.kinds.cifar.audit.checks import artifacts_check, confusion_check, count_checks, mode_of
 from trainer.kinds.cifar.audit.documents import Confusion, HistoryRow, Report, save_history, save_report
 from trainer.kinds.cifar.audit.limits import limits
 from trainer.kinds.cifar.audit.pair_checks import pair_checks
-from trainer.kinds.cifar.audit.panels import images_panel, panels
+from trainer.kinds.cifar.audit.panels import EXPLAINS, SYNCS_TITLE, images_panel, panels
 from trainer.kinds.cifar.audit.witness_check import sampled_share, witness_check
 from trainer.kinds.cifar.data.sources import describe_source
 from trainer.kinds.cifar.data.split import DataCard, PreparedData
@@ -47,6 +47,7 @@ def run(context: StageContext) -> None:
         limits=limits(params, modes),
         checks=checks,
         panels=found,
+        headline=headline_of(checks, EXPLAINS, SYNCS_TITLE),
     ).save(context.paths.result)
     PreparedData(context.paths).remove_images()
 

@@ -11,7 +11,7 @@ from trainer.contract.result import Check, Relation, verdict_of
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, top_confusions
 from trainer.kinds.cifar.audit.limits import limits
 from trainer.kinds.cifar.audit.pair_checks import pair_checks
-from trainer.kinds.cifar.audit.panels import panels
+from trainer.kinds.cifar.audit.panels import panels, sync_bars
 from trainer.kinds.cifar.audit.stage import judge, reported_syncs, summary
 from trainer.kinds.cifar.data.split import DataCard
 from trainer.kinds.cifar.facts import ModeFacts, StartFacts
@@ -258,6 +258,13 @@ def test_summary_and_panels_from_facts() -> None:
     assert (found["seconds"], found["communication_seconds"]) == (4.0, 1.0)
     titles = [panel.title for panel in panels(BOTH, modes, CLASSES, ("dog", 1 / 3))]
     assert {"Audit", "Epochs", "Loss", "Accuracy", "Time", "The same start"} <= set(titles)
+
+
+def test_headline_shows_the_count_that_is_off() -> None:
+    params = parameters(mode="no_sync")
+    right, wrong = with_epoch(params), with_epoch(params, gradient_syncs=[4, 16])
+    assert [group.values for group in sync_bars(params, [right]).groups] == [[4], [4]]
+    assert [group.values for group in sync_bars(params, [wrong]).groups] == [[4], [16]]
 
 
 def test_limits_name_what_was_not_validated() -> None:

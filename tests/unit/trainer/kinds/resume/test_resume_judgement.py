@@ -16,6 +16,7 @@ from trainer.kinds.resume.differences import compare, difference, first_other_lo
 from trainer.kinds.resume.evidence import Evidence
 from trainer.kinds.resume.judgement import Judgement, checks, judge
 from trainer.kinds.resume.kills import Recovery
+from trainer.kinds.resume.panels import distance_bars
 from trainer.kinds.resume.params import OPTIMIZER_FAULT, RNG_FAULT, SAMPLER_FAULT
 
 STARTS = {RNG_FAULT: "rng", SAMPLER_FAULT: "sampler", OPTIMIZER_FAULT: "optimizer"}
@@ -139,6 +140,14 @@ def test_each_part_fails_own_check(part: str) -> None:
     found = checks(judged(edit(part)))
     assert failed(found) == [part]
     assert verdict_of(found) is Verdict.FAIL
+
+
+def test_headline_shows_who_ended_elsewhere() -> None:
+    right, wrong = (distance_bars(judged(evidence)) for evidence in (None, change(make_evidence("resumed"), amount=2)))
+    assert right.labels[:2] == ["resumed", "control"]
+    assert right.groups[0].values[:2] == [0, 0]
+    assert all(value > 0 for value in right.groups[0].values[2:] if isinstance(value, float))
+    assert wrong.groups[0].values[:2] == [pytest.approx(2), 0]
 
 
 def test_irreproducible_machine_is_inconclusive() -> None:
