@@ -54,7 +54,7 @@ def falling(count: int, rank: int = 0) -> list[float]:
 
 def chart(page: Page, service: Service, run_id: int, key: str = "loss", query: str = "") -> Locator:
     """Open the page of a run and return the chart of a metric."""
-    return chart_on(page, f"{service.base}/runs/{run_id}{query}", key)
+    return chart_on(page, f"{service.base}/runs/{run_id}{query}#metrics", key)
 
 
 def chart_on(page: Page, address: str, key: str) -> Locator:

@@ -32,6 +32,8 @@ BOTH = pytest.mark.parametrize(
     "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
 )
 """For tests that hold with JavaScript and without."""
+SECTIONS = ["overview", "checks", "results", "metrics", "ranks", "log", "files", "parameters"]
+"""Of the page of a run."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -147,3 +149,8 @@ def tab(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
     yield opened
     context.close()
     assert opened.complaints == []
+
+
+def shown(page: Page) -> list[str]:
+    """Return the sections of a run's page that can be seen."""
+    return [name for name in SECTIONS if page.locator(f"#{name}").is_visible()]

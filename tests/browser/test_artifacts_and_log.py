@@ -47,7 +47,7 @@ def test_files_are_shown_for_what_they_are(tab: Tab, service: Service, run_id: i
     (files / "long.txt").write_text(f"{HOSTILE}\n" * 4000)
     (files / "model.pt").write_bytes(b"\0" * 3000)
     page = tab.page
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#files")
     picture = opened(page, "a picture.png").locator("img")
     expect(picture).to_be_visible()
     page.wait_for_function("(image) => image.naturalWidth === 40", arg=picture.element_handle())
@@ -72,7 +72,7 @@ def test_files_are_shown_for_what_they_are(tab: Tab, service: Service, run_id: i
 @OFF
 def test_files_open_without_script(tab: Tab, service: Service, run_id: int) -> None:
     (folder(service, run_id) / "notes.txt").write_text("plain")
-    tab.page.goto(f"{service.base}/runs/{run_id}")
+    tab.page.goto(f"{service.base}/runs/{run_id}#files")
     file = opened(tab.page, "notes.txt")
     file.get_by_role("link", name="Open").click()
     expect(tab.page.locator("body")).to_have_text("plain")
@@ -83,7 +83,7 @@ def test_files_open_without_script(tab: Tab, service: Service, run_id: int) -> N
 @CLIPBOARD
 def test_reproduce_command_is_copied(tab: Tab, service: Service, run_id: int) -> None:
     page = tab.page
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#parameters")
     command = page.locator("#reproduce").inner_text()
     assert "ddp-audit" in command
     page.locator("[data-copy=reproduce]").click()
@@ -98,7 +98,7 @@ def texts(page: Page) -> list[str]:
 def test_output_of_terminals_reads_cleanly(tab: Tab, service: Service, run_id: int) -> None:
     page = tab.page
     write_log(service.settings, run_id, "distributed", 0, "\x1b[32mgreen\x1b[0m\n 1 %\r 99 %\n")
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#log")
     assert texts(page) == ["green", " 99 %"]
     write_log(service.settings, run_id, "distributed", 0, f"\x1b[1m{HOSTILE}\x1b[0m\n10 %\r\x1b[Kdone\n")
     expect(page.locator("#log-lines")).to_contain_text("done")
@@ -114,7 +114,7 @@ def test_log_tells_how_much_there_is(tab: Tab, service: Service, engine: Engine,
     with write_session(engine) as session:
         said = [{"type": "message", "level": "info", "text": f"said {number}"} for number in range(500)]
         add_events(session, run_id, "distributed", said)
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#log")
     expect(count).to_have_text("Last 601 of 50,501 lines.")
     expect(page.locator("#log-lines")).to_contain_text("100 lines before this one are not shown")
     assert len(texts(page)) == 601 + 2  # and two notes that stand for the rest
@@ -122,14 +122,14 @@ def test_log_tells_how_much_there_is(tab: Tab, service: Service, engine: Engine,
     expect(count).to_have_text("Last 602 of 50,502 lines.")
     write_log(service.settings, run_id, "distributed", 1, "y" * 99 + "\n" + ("x" * 99 + "\n") * 19_999)
     expect(count).to_contain_text("of 70,502 lines.")
-    page.goto(f"{service.base}/runs/{run_id}?rank=0&stream=stdout")
+    page.goto(f"{service.base}/runs/{run_id}?rank=0&stream=stdout#log")
     expect(count).to_have_text("Last 2 of 2 lines.")
 
 
 def test_text_is_found_and_marked(tab: Tab, service: Service, run_id: int) -> None:
     page = tab.page
     write_log(service.settings, run_id, "distributed", 0, "one Needle\nhay\nneedle needle\n")
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#log")
     page.fill("[data-log-find]", "NEEDLE")
     assert texts(page) == ["one Needle", "needle needle"]
     expect(page.locator("[data-log-count]")).to_have_text("Last 3 of 3 lines. 2 of those here have that text.")
@@ -148,7 +148,7 @@ def test_text_is_found_and_marked(tab: Tab, service: Service, run_id: int) -> No
 def test_scrolling_up_stops_following(tab: Tab, service: Service, run_id: int) -> None:
     page = tab.page
     write_log(service.settings, run_id, "distributed", 0, "".join(f"row {row}\n" for row in range(200)))
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#log")
     follow, box = page.get_by_label("Follow"), page.locator("#log-lines")
     at_end = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight < 5"
     assert box.evaluate(at_end)
@@ -173,7 +173,7 @@ def test_scrolling_up_stops_following(tab: Tab, service: Service, run_id: int) -
 def test_flood_leaves_page_usable(tab: Tab, service: Service, run_id: int) -> None:
     page = tab.page
     write_log(service.settings, run_id, "distributed", 0, "first\n")
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#log")
     expect(page.locator("#log-lines")).to_contain_text("first")
     for start in range(0, MANY, 5000):
         rows = "".join(f"row {row} of a flood of lines\n" for row in range(start, start + 5000))

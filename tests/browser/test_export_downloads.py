@@ -39,7 +39,7 @@ def test_list_is_saved_as_it_is_narrowed(service: Service, tab: Tab, tmp_path: P
 @BOTH
 def test_run_is_saved_table_by_table(service: Service, tab: Tab, tmp_path: Path) -> None:
     number = service.runs["passed"]
-    tab.page.goto(f"{service.base}/runs/{number}")
+    tab.page.goto(f"{service.base}/runs/{number}#files")
     path = saved(tab, "Checks as CSV", tmp_path)
     assert path.name == f"run-{number}-checks.csv"
     assert "gradient_parity" in path.read_text()

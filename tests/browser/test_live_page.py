@@ -1,5 +1,6 @@
 """The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
 
+import re
 import time
 
 import pytest
@@ -36,7 +37,7 @@ def say(engine: Engine, run_id: int, text: str) -> None:
 
 
 def lines(page: Page) -> list[str]:
-    return page.locator("#log-lines .log-text").all_inner_texts()
+    return page.locator("#log-lines .log-text").all_text_contents()
 
 
 def finish(session: Session, run_id: int) -> None:
@@ -70,6 +71,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     write_log(service.settings, run_id, "distributed", 0, "whole line\nhalf a l")
     expect(page.locator("#run-ranks")).to_contain_text("stalled")
     expect(page.locator("#log-lines")).to_contain_text("whole line")
+    page.get_by_role("link", name="Metrics").click()
     expect(page.locator("#metrics canvas")).to_have_count(1)
     assert "half a l" not in lines(page)
     write_log(service.settings, run_id, "distributed", 0, "ine\n")
@@ -83,11 +85,14 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
     expect(page.locator("#run-verdict")).to_contain_text("Verdict: pass")
     expect(page).to_have_title(f"Run {run_id}: pass · ddp-audit")
     expect(page.locator("#files")).to_contain_text("Checks as JUnit XML")
+    page.get_by_role("link", name="Files and export").click()
     page.locator("#files summary", has_text="told.json").click()
     expect(page.locator("#files .file", has_text='"epoch": 7')).to_be_visible()
+    page.get_by_role("link", name="Log", exact=True).click()
     page.locator("#run-outputs summary").click()
     expect(page.locator("#run-outputs a").first).to_be_visible()
-    expect(page.locator("#run-verdict")).to_contain_text("measured 2.98e-8, must be at most 1e-6")
+    expect(page.locator("#run-verdict")).to_contain_text("3 of 3 checks passed")
+    expect(page.locator("#run-deciding")).to_contain_text(re.compile(r"measured\s*2.98e-8\s*at most\s*1e-6"))
     expect(page.locator("#checks")).to_contain_text("negative_control")
     assert page.evaluate("window.sameDocument") is True
     assert lines(page) == ["before the page", HOSTILE, "whole line", "half a line"]
@@ -115,11 +120,11 @@ def test_page_follows_what_ranks_use(tab: Tab, service: Service, engine: Engine)
     run_id = add_run(engine, "running", moves=("starting",))
     add_stages(engine, run_id, STAGES)
     page = tab.page
-    page.goto(f"{service.base}/runs/{run_id}")
-    expect(page.locator("#resources")).to_contain_text("Not looked at yet")
+    page.goto(f"{service.base}/runs/{run_id}#ranks")
+    expect(page.locator("#resources")).to_contain_text("No samples yet")
     add_usage(engine, run_id, "prepare")
     expect(page.locator("#resources canvas")).to_have_count(2)
-    expect(page.locator("#resources")).not_to_contain_text("Not looked at yet", use_inner_text=True)
+    expect(page.locator("#resources")).not_to_contain_text("No samples yet", use_inner_text=True)
     page.evaluate("document.querySelector('#resources canvas').dataset.seen = '1'")
     add_usage(engine, run_id, "distributed", begin=30)
     expect(page.locator("#resources figure").first.locator(".keys.lines")).to_contain_text("rank 1")

@@ -20,7 +20,7 @@ def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine)
         measure(engine, run_id, 0, falling(5), key=f"layer {number:02d} norm")
     measure(engine, run_id, 0, falling(5), key="zz LAST")
     page = tab.page
-    page.goto(f"{service.base}/runs/{run_id}")
+    page.goto(f"{service.base}/runs/{run_id}#metrics")
     figures = page.locator("#metrics figure")
     expect(figures).to_have_count(12)
     expect(page.locator("[data-metrics-count]")).to_have_text("12 of 31 metrics.")
@@ -34,27 +34,36 @@ def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine)
     expect(figures).to_have_count(1)
     expect(figures.get_by_role("heading")).to_have_text("zz LAST")
     expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
-    page.goto(f"{service.base}/runs/{run_id}?metric=nothing")
+    page.goto(f"{service.base}/runs/{run_id}?metric=nothing#metrics")
     expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
 
 
-def test_single_point_is_drawn_when_it_comes_live(tab: Tab, service: Service, engine: Engine) -> None:
+def test_single_point_is_a_number_until_there_are_two(tab: Tab, service: Service, engine: Engine) -> None:
     run_id = a_run(engine, "running")
-    tab.page.goto(f"{service.base}/runs/{run_id}")
+    tab.page.goto(f"{service.base}/runs/{run_id}#metrics")
     expect(tab.page.locator("[data-metrics-none]")).to_be_visible()
-    measure(engine, run_id, 0, [1.5], key="only")
-    figure = tab.page.locator("#metrics figure")
-    expect(figure.locator("canvas")).to_have_count(1)
-    expect(figure).to_contain_text("One point; a line needs two.")
-    tab.page.evaluate(EXPOSE)
-    low, high = visible(figure.locator(".chart"))
-    assert low < high
-    assert coloured(figure.locator(".chart"), 0, low, high) > 5
+    numbers, figures = tab.page.locator("[data-metrics-numbers] tbody tr"), tab.page.locator("#metrics figure")
+    expect(tab.page.locator("[data-metrics-numbers]")).to_be_hidden()
+    for rank in range(2):
+        measure(engine, run_id, rank, [1234.5 + rank], key=HOSTILE, steps=[7])
+    expect(numbers).to_have_count(2)
+    for rank in range(2):
+        cells = [HOSTILE, f"distributed rank {rank}", "7", f"1,23{4 + rank}.5"]
+        expect(numbers.nth(rank).locator("th, td")).to_have_text(cells)
+    expect(tab.page.locator("[data-metrics-none]")).to_be_hidden()
+    live = numbers.all_inner_texts()
+    tab.page.reload()
+    assert numbers.all_inner_texts() == live  # the server writes the same
+    assert figures.count() == 0
+    measure(engine, run_id, 0, [2.5], key=HOSTILE, steps=[8])
+    expect(figures.locator("canvas")).to_have_count(1)
+    expect(numbers).to_have_count(0)
+    expect(tab.page.locator("[data-metrics-numbers]")).to_be_hidden()
 
 
 def test_losses_come_first_when_metrics_arrive(tab: Tab, service: Service, engine: Engine) -> None:
     run_id = a_run(engine, "running")
-    tab.page.goto(f"{service.base}/runs/{run_id}")
+    tab.page.goto(f"{service.base}/runs/{run_id}#metrics")
     expect(tab.page.locator("[data-metrics-none]")).to_be_visible()
     with write_session(engine) as session:
         for key in [*(f"a{number:02d}" for number in range(14)), "loss per token"]:
@@ -72,7 +81,7 @@ def test_new_metric_joins_page_up_to_its_number(tab: Tab, service: Service, engi
     run_id = a_run(engine, "running")
     for number in range(11):
         measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
-    tab.page.goto(f"{service.base}/runs/{run_id}")
+    tab.page.goto(f"{service.base}/runs/{run_id}#metrics")
     expect(tab.page.locator("#metrics canvas")).to_have_count(11)
     for number in range(11, 15):
         measure(engine, run_id, 0, falling(5), key=f"m{number:02d}")
@@ -129,7 +138,7 @@ def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine)
     run_id = a_run(engine)
     add_usage(engine, run_id, "prepare")
     add_usage(engine, run_id, "distributed", begin=30)
-    tab.page.goto(f"{service.base}/runs/{run_id}")
+    tab.page.goto(f"{service.base}/runs/{run_id}#ranks")
     holder = tab.page.locator("#resources .chart").first
     expect(holder.locator("canvas")).to_have_count(1)
     tab.page.evaluate(EXPOSE)

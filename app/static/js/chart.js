@@ -91,7 +91,7 @@ export class Chart {
     const odd = firstOdd(this.table, this.data.lines);
     const shown = odd.filter((item) => !this.hidden.has(item.line));
     if (this.marks.show(shown) && this.plot) this.marks.settle(this.plot);
-    const remarks = this.single ? ["One point; a line needs two."] : [];
+    const remarks = [];
     const left = this.state.log && notAboveZero(this.table, this.data.lines);
     if (left) {
       const where = `${left.count.toLocaleString("en-GB")} value${left.count > 1 ? "s" : ""} at or below 0, first ${left.line} at ${text(left.step)}`;
@@ -104,12 +104,12 @@ export class Chart {
 
   draw(values) {
     if (!this.table.x.length) return;
-    const kind = [this.log, this.lines.map((line) => JSON.stringify([line.name, line.colour, line.dash])).join(), values.length, this.single].join();
+    const kind = [this.log, this.lines.map((line) => JSON.stringify([line.name, line.colour, line.dash])).join(), values.length].join();
     if (this.plot && this.kind === kind) {
       this.takeOver(values);
       return;
     }
-    if (!this.box.clientWidth) return; // drawn as soon as it can be seen
+    if (!this.box.clientWidth || !(this.plot || this.box.checkVisibility())) return; // drawn as soon as it can be seen
     const range = this.state.zoomed;
     this.plot?.destroy();
     this.kind = kind;
@@ -143,7 +143,7 @@ export class Chart {
     return {
       width: this.box.clientWidth,
       height: HEIGHT,
-      scales: { x: { time: false, ...(this.single ? { range: around } : {}) }, y: this.log ? { distr: 3 } : { distr: 1, range } },
+      scales: { x: { time: false }, y: this.log ? { distr: 3 } : { distr: 1, range } },
       axes: [{ ...axis, size: 32, values: ticks }, { ...axis, size: 66, values: ticks }],
       legend: { show: false },
       // Where the pointer is, all charts with the same axis show; each keeps its own range.
@@ -154,10 +154,6 @@ export class Chart {
   }
 
   // The range
-
-  get single() {
-    return this.table.x.length === 1;
-  }
 
   get whole() {
     const { x } = this.table;
@@ -278,7 +274,7 @@ export class Chart {
 
   resize() {
     const width = this.box.clientWidth;
-    if (!this.plot) this.show();
+    if (!this.plot || !this.kind) this.show();
     else if (width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: HEIGHT });
   }
 
@@ -288,9 +284,6 @@ export class Chart {
     this.show();
   }
 }
-
-/** The horizontal range of a single point: it stands in the middle. */
-const around = (plot, at) => [at - 1, at + 1];
 
 /** The vertical range: some room around what is there, and around a value that never changes. */
 function range(plot, low, high) {

@@ -1,5 +1,7 @@
 // Charts of a run's metrics: new points while the run goes on, and finer ones where somebody looks closer.
 
+import { text } from "./chart-lines.js";
+
 const POINTS = 400; // of each line while the run goes on
 const FINER = 1500; // of each line within a range
 const PAUSE = 2000; // between two requests, in milliseconds
@@ -37,6 +39,33 @@ async function ask(address, keys, query) {
 
 const keyOf = (figure) => figure.querySelector("h3").textContent;
 const holderOf = (figure) => figure.querySelector("[data-chart]");
+
+/** Whether every line has one point at most: a number to read, not a chart. */
+function single(data) {
+  return data.lines.every((line) => new Set(line.x.filter((step, index) => line.y[index] !== null)).size < 2);
+}
+
+const rowsOf = (section, key) => [...section.querySelectorAll("[data-metrics-numbers] tbody tr")].filter((row) => key === undefined || row.dataset.key === key);
+
+/** Show a metric as numbers: one row per line, in place of the rows it had. */
+function putNumbers(section, key, data) {
+  const table = section.querySelector("[data-metrics-numbers]");
+  const rows = data.lines.map((line) => {
+    const row = document.createElement("tr");
+    row.dataset.key = key;
+    const at = Math.max(0, line.y.findIndex((value) => value !== null));
+    for (const [tag, words] of [["th", key], ["td", line.name], ["td", text(line.x[at])], ["td", text(line.y[at])]]) {
+      const cell = row.appendChild(Object.assign(document.createElement(tag), { textContent: words }));
+      if (tag === "th") cell.scope = "row";
+    }
+    row.querySelectorAll("td:nth-child(n + 3)").forEach((cell) => cell.classList.add("num"));
+    return row;
+  });
+  const known = rowsOf(section, key);
+  if (known.length) known[0].before(...rows);
+  else table.querySelector("tbody").append(...rows);
+  known.forEach((row) => row.remove());
+}
 
 function tellThinned(figure, data) {
   let note = figure.querySelector("figcaption .muted");
@@ -102,13 +131,18 @@ function tellCount(section, names) {
   const count = section.querySelector("[data-metrics-count]");
   const find = section.dataset.find.toLowerCase();
   const matching = names.filter((name) => name.toLowerCase().includes(find)).length;
-  const words = `${section.querySelectorAll("figure").length} of ${names.length.toLocaleString("en-GB")} metrics${find ? `; ${matching.toLocaleString("en-GB")} with that text` : ""}.`;
+  const words = `${shownKeys(section).length} of ${names.length.toLocaleString("en-GB")} metrics${find ? `; ${matching.toLocaleString("en-GB")} with that text` : ""}.`;
   if (count && count.textContent !== words) count.textContent = words;
+}
+
+/** Names of the metrics on the page, charts first. */
+function shownKeys(section) {
+  return [...[...section.querySelectorAll("figure")].map(keyOf), ...new Set(rowsOf(section).map((row) => row.dataset.key))];
 }
 
 /** Names that are to be drawn: those shown, and new ones as long as there is room, in the order of a page opened now. */
 function wanted(section, names) {
-  const shown = [...section.querySelectorAll("figure")].map(keyOf);
+  const shown = shownKeys(section);
   const find = section.dataset.find.toLowerCase();
   const first = section.dataset.first.split(" ");
   const later = (name) => Number(!first.some((part) => name.includes(part)));
@@ -127,11 +161,17 @@ async function refresh(section, chartOf) {
     const items = found.series.filter((item) => item.key === key);
     if (items.length) put(section, list, key, dataOf(items), chartOf);
   }
-  section.querySelector("[data-metrics-none]").hidden = Boolean(list.querySelector("figure"));
+  section.querySelector("[data-metrics-numbers]").hidden = !rowsOf(section).length;
+  section.querySelector("[data-metrics-none]").hidden = Boolean(shownKeys(section).length);
   tellCount(section, found.keys);
 }
 
 function put(section, list, key, data, chartOf) {
+  if (single(data)) {
+    putNumbers(section, key, data);
+    return;
+  }
+  rowsOf(section, key).forEach((row) => row.remove());
   let figure = [...list.querySelectorAll("figure")].find((item) => keyOf(item) === key);
   const known = figure && chartOf(holderOf(figure));
   if (known) {

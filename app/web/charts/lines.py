@@ -53,6 +53,23 @@ def series_chart(panel: Mapping[str, Any]) -> Chart:
     return Chart(x_ticks=ticks(x, 8), y_ticks=ticks(y, 5), curves=curves, values=_values(panel, lines))
 
 
+def single_points(panel: Mapping[str, Any]) -> Values | None:
+    """Return the points of a `series` panel as a table where no line has more than one; else None: that is a chart."""
+    rows = []
+    for line in panel["lines"]:
+        points = line_points(panel, line)
+        known = [point for point in points if point[2] is not None]
+        if len(known) > 1:
+            return None
+        rows += [[line["name"], whole(at), given] for at, _, given in (known or points)[:1]]
+    return Values(columns=["line", panel["x_label"] or "x", panel["y_label"] or "value"], rows=rows, steps=len(rows))
+
+
+def whole(at: float) -> float | int:
+    """Return a step as an integer where it is one."""
+    return int(at) if at.is_integer() else at
+
+
 def _curve(index: int, line: Mapping[str, Any], points: Sequence[Point], axes: tuple[Scale, Scale]) -> Curve:
     x, y = axes
     pieces: list[list[tuple[float, float]]] = [[]]
@@ -62,8 +79,9 @@ def _curve(index: int, line: Mapping[str, Any], points: Sequence[Point], axes: t
             pieces[-1].append((x(at), y(value)))
             continue
         if given is not None and odd is None:
-            step = number(int(at) if at.is_integer() else at)
-            odd = Odd(at=x(at), name=number(given), text=f"{line['name']}: first {number(given)} at {step}")
+            odd = Odd(
+                at=x(at), name=number(given), text=f"{line['name']}: first {number(given)} at {number(whole(at))}"
+            )
         if pieces[-1]:
             pieces.append([])
     return Curve(
@@ -89,7 +107,7 @@ def _values(panel: Mapping[str, Any], lines: Sequence[Sequence[Point]]) -> Value
                 break
             known[at] = given
         columns.append(known)
-    rows = [[int(at) if at.is_integer() else at, *(known.get(at) for known in columns)] for at in shown]
+    rows = [[whole(at), *(known.get(at) for known in columns)] for at in shown]
     names = [panel["x_label"] or "x", *(line["name"] for line in panel["lines"])]
     return Values(columns=names, rows=rows, steps=len(steps))
 

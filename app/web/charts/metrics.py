@@ -1,13 +1,13 @@
 """Charts of a run's metrics: one per metric, a line per stage and rank, as many as a page asks for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.db import Session
 from app.runs.telemetry.series import MetricSeries, metric_keys, metrics
 from app.web.charts.lines import stepped_panel
-from app.web.views.panels import PanelView, panel_views
+from app.web.views.panels import NUMBERS, PanelView, panel_views
 
 POINTS: Final = 300
 """Of each line when the page is rendered; the browser asks for finer ones when somebody looks closer."""
@@ -27,6 +27,13 @@ class MetricCharts:
     """Metrics whose name has the text that was looked for; all of them without one."""
     find: str
     most: int
+    numbers: list[list[Any]] = field(default_factory=list)
+    """Metric, line, step and value of every metric that has a single point per line: no chart is drawn of those."""
+
+    @property
+    def shown(self) -> int:
+        """How many metrics the page shows, as charts or as numbers."""
+        return len(self.panels) + len({row[0] for row in self.numbers})
 
     @property
     def first(self) -> str:
@@ -37,7 +44,7 @@ class MetricCharts:
     def more(self) -> int | None:
         """How many charts the next larger page has; None when there is no more to show."""
         wanted = min(2 * self.most, self.matching, MOST_CHARTS)
-        return wanted if wanted > len(self.panels) else None
+        return wanted if wanted > self.shown else None
 
 
 def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = FIRST_CHARTS) -> MetricCharts:
@@ -48,8 +55,14 @@ def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = 
     shown = matching[:most]
     found = metrics(session, run_id, keys=shown, max_points=POINTS).series if shown else []
     panels = [metric_panel(key, [item for item in found if item.key == key]) for key in shown]
+    views = panel_views(panels, prefix="metric")
     return MetricCharts(
-        panels=panel_views(panels, prefix="metric"), names=names, matching=len(matching), find=find, most=most
+        panels=[view for view in views if view.type != NUMBERS],
+        numbers=[[view.data["title"], *row] for view in views if view.type == NUMBERS for row in view.view.rows],
+        names=names,
+        matching=len(matching),
+        find=find,
+        most=most,
     )
 
 

@@ -23,9 +23,9 @@ from app.web.streams import Channel
 from app.web.views import rendering
 from app.web.views.run import files_context, run_context
 
-PARTS: Final = ("head", "verdict", "facts", "stages", "ranks", "history")
+PARTS: Final = ("head", "announcement", "verdict", "facts", "stages", "ranks", "history")
 """Sent whenever their text changed."""
-LAST_PARTS: Final = (*PARTS, "result", "files", "outputs")
+LAST_PARTS: Final = (*PARTS, "lead", "deciding", "checks", "result", "environment", "files", "outputs")
 """Sent with the end, when everything there will be is there."""
 MOST_LINES: Final = 500
 """Log lines in one message."""

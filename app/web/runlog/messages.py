@@ -68,7 +68,7 @@ def _message(request: Request, parts: list[dict[str, str]], cursor: Cursor) -> s
 
 def _swap(name: str) -> str:
     # Morphing keeps an open menu and the focus; a result arrives once, and charts build their own children.
-    return "innerHTML" if name == "result" else "innerMorph"
+    return "innerHTML" if name in ("lead", "result") else "innerMorph"
 
 
 def sse(data: str, *, cursor: str = "", event: str = "") -> str:

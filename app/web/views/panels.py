@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.web.charts.lines import series_chart
+from app.web.charts.lines import series_chart, single_points
 from app.web.charts.shapes import colour, floats, histogram_chart
 
 HEAT_STEPS: Final = 7
 NARROW_COLUMNS: Final = 5
 """Tables and heat maps with more columns take the whole width."""
+NUMBERS: Final = "numbers"
+"""Type of a view, not of a panel: a series of one point is a number in a table."""
 KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images"})
 
 
@@ -20,6 +22,7 @@ class PanelView:
 
     id: str
     type: str
+    """That of the panel, or NUMBERS for a series without a line to draw."""
     data: Mapping[str, Any]
     view: Any
     wide: bool = False
@@ -62,10 +65,17 @@ class BarRow:
 def panel_views(panels: Sequence[Mapping[str, Any]], prefix: str = "panel") -> list[PanelView]:
     """Return the panels of known type, in order, each with an id unique on the page."""
     return [
-        PanelView(id=f"{prefix}-{index}", type=panel["type"], data=panel, view=_view(panel), wide=_wide(panel))
+        _panel_view(f"{prefix}-{index}", panel)
         for index, panel in enumerate(panels, start=1)
         if panel.get("type") in KNOWN
     ]
+
+
+def _panel_view(name: str, panel: Mapping[str, Any]) -> PanelView:
+    single = single_points(panel) if panel["type"] == "series" else None
+    if single is not None:
+        return PanelView(id=name, type=NUMBERS, data=panel, view=single)
+    return PanelView(id=name, type=panel["type"], data=panel, view=_view(panel), wide=_wide(panel))
 
 
 def _wide(panel: Mapping[str, Any]) -> bool:

@@ -11,13 +11,13 @@ from app.runs.results import artifacts
 from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
 from app.runs.telemetry.logs import attempt_logs
+from app.web.views.answer import activity, deciding_checks, lead_panel
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
 from app.web.views.previews import offered
 from trainer.contract.kinds import kinds
 from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
-HEADLINE_CHECKS: Final = 3
 MOST_OUTPUTS: Final = 24
 
 
@@ -27,15 +27,20 @@ def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
     reading = read_result(runs_dir, run.id) if final else Reading()
     result = reading.document or None
     checks = result["checks"] if result else []
+    panels = panel_views(result["panels"]) if result else []
+    spec = kinds().get(run.kind)
     return {
         "run": run,
         "run_id": run.id,
         "final": final,
         "result": result,
         "result_problem": told(run.id, reading),
-        "panels": panel_views(result["panels"]) if result else [],
-        "headline": headline(checks, _telling(run["kind"])),
+        "panels": panels,
+        "lead": lead_panel(result, panels) if result else None,
+        "deciding": deciding_checks(checks, spec.headline_checks if spec else ()),
         "counted": counted(checks),
+        "question": spec.question if spec else "",
+        "activity": activity(run),
         "summary_rows": summary_rows(result["summary"]) if result else [],
         "resumable": final and run.state != State.SUCCEEDED and _resumable(runs_dir / str(run.id)),
     }
@@ -61,24 +66,6 @@ def _resumable(root: Path) -> bool:
             continue
         return True
     return False
-
-
-def _telling(kind: str) -> Sequence[str]:
-    spec = kinds().get(kind)
-    return spec.headline_checks if spec is not None else ()
-
-
-def headline(checks: Sequence[Mapping[str, Any]], telling: Sequence[str] = ()) -> list[Mapping[str, Any]]:
-    """Return the checks a verdict is explained by: those that failed or are open, else those with numbers.
-
-    Of these the ones the kind names as `telling`, if there are any.
-    """
-    troubled = [check for check in checks if check["passed"] is not True]
-    # Control first: it alone makes everything else inconclusive.
-    troubled.sort(key=lambda check: (check["name"] != "control", check["passed"] is None))
-    measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
-    chosen = [check for check in measured if check["name"] in telling]
-    return (troubled or chosen or measured)[:HEADLINE_CHECKS]
 
 
 def counted(checks: Sequence[Mapping[str, Any]]) -> str:

@@ -53,8 +53,9 @@ def distance_bars(judgement: Judgement) -> BarsPanel:
     return BarsPanel(
         title=DISTANCE_TITLE,
         note=(
-            f"0 is equal. {judgement.resumed.name} and {judgement.control.name}, a second uninterrupted training, must "
-            "be 0; the others were resumed wrongly on purpose and must not be."
+            f"0 means equal to the last bit. It must be 0 for {judgement.resumed.name} and for "
+            f"{judgement.control.name}, a second uninterrupted training. The others were resumed wrongly on purpose: "
+            "their difference must not be 0."
         ),
         unit="largest difference",
         labels=[other.name for other in [*right, *twins]],

@@ -7,7 +7,7 @@ from app.runs.telemetry.series import MetricSeries
 from app.web.charts.comparison import RunLine, curves, difference_class, matrix_pairs, overlay
 from app.web.views.markdown import audit, cell, summary_tables
 from app.web.views.panels import panel_views
-from app.web.views.run import headline, summary_rows
+from app.web.views.run import summary_rows
 from tests.support.results import CLASSES, make_result, matrix
 
 
@@ -101,13 +101,3 @@ def test_summary_is_table_or_row() -> None:
     summary = {"modes": {"every": {"steps": 1, "list": [1]}, "no_sync": {"steps": 2}}, "n": 5, "plain": {"a": 1}}
     assert summary_tables(summary) == [(["mode", "steps"], [["every", 1], ["no_sync", 2]])]
     assert summary_rows(summary) == [("n", "5"), ("plain.a", "1")]
-
-
-def check(name: str, passed: bool | None) -> dict[str, Any]:
-    return {"name": name, "passed": passed, "measured": 1, "limit": 2}
-
-
-def test_headline_names_the_trouble() -> None:
-    checks = [check("a", True), check("b", False), check("c", None), check("control", None)]
-    assert [item["name"] for item in headline(checks)] == ["control", "b", "c"]
-    assert [item["name"] for item in headline([check("a", True), check("told", True)], ["told"])] == ["told"]

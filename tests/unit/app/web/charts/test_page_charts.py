@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.web.charts.lines import TABLE_ROWS, series_chart
+from app.web.charts.lines import TABLE_ROWS, series_chart, single_points
 from app.web.charts.scales import Scale, spread
 from app.web.charts.shapes import BOTTOM, LEFT, RIGHT, TOP, colour, dash, histogram_chart
 
@@ -54,6 +54,16 @@ def test_steps_of_another_line_are_no_gap() -> None:
     assert (len(even.pieces), even.dots, even.odd) == (1, [], None)
     assert odd.odd is not None
     assert odd.odd.text == "odd: first −∞ at 3"
+
+
+def test_one_point_per_line_is_a_table() -> None:
+    lines = [{"name": "first", "x": [4], "y": [0.5]}, {"name": "second", "x": [1, 2.5], "y": [None, "NaN"]}]
+    single = single_points({"x": [], "x_label": "step", "y_label": "", "lines": lines})
+    assert single is not None
+    assert single.columns == ["line", "step", "value"]
+    assert single.rows == [["first", 4, 0.5], ["second", 2.5, "NaN"]]
+    two = [*lines, {"name": "third", "x": [1, 2], "y": [3, 3]}]
+    assert single_points({"x": [], "x_label": "step", "y_label": "", "lines": two}) is None
 
 
 def test_later_point_of_a_step_counts() -> None:

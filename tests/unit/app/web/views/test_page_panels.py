@@ -14,6 +14,16 @@ def test_every_panel_type_is_drawn() -> None:
     assert panel_views([{"type": "hologram", "title": "later"}]) == []
 
 
+def test_series_of_one_point_is_no_chart() -> None:
+    def series(*values: float) -> dict[str, Any]:
+        common = {"type": "series", "title": "Loss", "x_label": "epoch", "y_label": "nats"}
+        return {**common, "x": list(range(len(values))), "lines": [{"name": "train", "y": list(values)}]}
+
+    one, two = panel_views([series(0.5), series(0.5, 0.25)])
+    assert (one.type, one.view.rows) == ("numbers", [["train", 0, 0.5]])
+    assert (two.type, len(two.view.curves)) == ("series", 1)
+
+
 def test_confusion_shares_sum_to_one() -> None:
     for row in confusion_rows(CLASSES, matrix()):
         assert row.total == 100

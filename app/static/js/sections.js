@@ -1,0 +1,76 @@
+// The sections of a page: one is shown at a time, each has an address, and find-in-page looks into all of them.
+//
+// Without this file the page shows every section, and the links above them lead there. Loaded before the body, since
+// the first drawing must not show what is taken away a moment later.
+
+(() => {
+  const root = document.documentElement;
+  const HIDDEN = "until-found"; // found by find-in-page and by links to a text; browsers without it just hide
+
+  /** The element an address points to; null without one. */
+  function targetOf(hash) {
+    try {
+      return document.getElementById(decodeURIComponent(hash.slice(1)));
+    } catch {
+      return null; // not a valid encoding
+    }
+  }
+
+  const sectionOf = (element) => element?.closest("[data-section]");
+
+  /** What a section is called in an address; the element around it is what is hidden, so that nothing of it is read out. */
+  const addressOf = (section) => `#${section.firstElementChild.id}`;
+
+  function show(section) {
+    for (const other of document.querySelectorAll("[data-section]")) {
+      if (other === section) other.removeAttribute("hidden");
+      else other.setAttribute("hidden", HIDDEN);
+    }
+    for (const link of document.querySelectorAll("[data-sections] a")) {
+      if (link.hash !== addressOf(section)) {
+        link.removeAttribute("aria-current");
+        continue;
+      }
+      link.setAttribute("aria-current", "true");
+      const list = link.closest("ul"); // a narrow screen shows a part of the links
+      list.scrollLeft = link.offsetLeft - (list.clientWidth - link.offsetWidth) / 2;
+    }
+  }
+
+  function showTarget() {
+    show(sectionOf(targetOf(location.hash)) ?? document.querySelector("[data-section]"));
+  }
+
+  function start() {
+    if (!document.querySelector("[data-section]")) return;
+    showTarget();
+    root.classList.remove("sections-wait");
+    // A browser that found its target hidden has not scrolled there.
+    const target = targetOf(location.hash);
+    if (target && !target.matches(".section")) target.scrollIntoView();
+    window.addEventListener("popstate", showTarget);
+    window.addEventListener("hashchange", showTarget);
+  }
+
+  // Shown before the browser goes there: it scrolls, moves the focus and keeps the history itself.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link?.hash || link.origin + link.pathname + link.search !== location.origin + location.pathname + location.search) return;
+    if (event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const section = sectionOf(targetOf(link.hash));
+    if (section) show(section);
+  });
+
+  // Find-in-page, or a link to a text, found something in a section that is not shown: its address is that section.
+  document.addEventListener("beforematch", (event) => {
+    const section = sectionOf(event.target);
+    if (!section) return;
+    show(section);
+    if (sectionOf(targetOf(location.hash)) !== section) history.replaceState(history.state, "", addressOf(section));
+  });
+
+  root.classList.add("sections", "sections-wait");
+  document.addEventListener("readystatechange", () => {
+    if (document.readyState === "interactive") start();
+  });
+})();
