@@ -1,4 +1,4 @@
-"""The page of a run that goes on says what happens, since when and what follows, and keeps the reader's place."""
+"""The page of a run that goes on: what happens, since when, what follows; no change moves a reader elsewhere."""
 
 import re
 
