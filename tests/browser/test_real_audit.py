@@ -38,9 +38,10 @@ def test_launch_watch_and_read_verdict(tab: Tab, real_service: str, request: pyt
     expect(page.locator("#checks")).to_contain_text("gradient_parity")
     expect(page.locator("#run-result")).to_contain_text("282,628")
     expect(page.locator("#run-facts")).to_contain_text("NCCL was not validated")
-    live = page.locator("#log-lines .log-line").all_inner_texts()
+    live = page.locator("#log-lines .log-line").all_text_contents()
+    assert any("verdict pass" in line for line in live)
     page.reload()
-    assert sorted(page.locator("#log-lines .log-line").all_inner_texts()) == sorted(live)
+    assert sorted(page.locator("#log-lines .log-line").all_text_contents()) == sorted(live)
     _take_screenshots(tab, keep=bool(request.config.getoption("--keep-screenshots", default=False)))
 
 
