@@ -105,6 +105,8 @@ def test_run_page_shows_its_checks_and_chart(house: House, runs: dict[str, Any])
     assert "All ranks agree" in page
     assert "Loss of the stripes" in page
     assert "Stripes only." in page
+    # It named the table of digests; without a name the page would begin with the chart.
+    assert "<h3>Digests</h3>" in page.split('id="run-lead"')[1].split('id="stages"')[0]
 
 
 def test_list_row_has_its_headline(house: House, runs: dict[str, Any]) -> None:

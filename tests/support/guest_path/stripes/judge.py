@@ -33,6 +33,7 @@ def run(context: StageContext) -> None:
         limits=["Stripes only."],
         checks=checks,
         panels=[chart(history["losses"]), TablePanel(title="Digests", columns=["rank", "digest"], rows=rows(history))],
+        headline="Digests",
     )
     result.save(context.paths.result)
 
