@@ -19,11 +19,17 @@ def test_check_is_a_block_on_a_phone(tab: Tab, service: Service) -> None:
     expect(table.get_by_role("row")).to_have_count(4)
     expect(table.get_by_role("columnheader", name="Measured", exact=True)).to_have_count(1)
     for row in range(3):
-        cells = page.locator("#checks tbody tr").nth(row).locator("th, td")
+        cells = page.locator("#checks tbody tr").nth(row).locator("th > span, td")
         boxes = [cell.bounding_box() for cell in cells.all()]
         assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= 375 for box in boxes)
         tops = [box["y"] for box in boxes if box]
         assert tops == sorted(set(tops))  # one below the other
+    expect(table.get_by_role("rowheader", name="Gradient parity of all components")).to_have_count(1)
+    detail = page.locator("#checks .detail").bounding_box()
+    required = page.locator("#checks td[data-label=Required]").nth(1).bounding_box()
+    assert detail is not None
+    assert required is not None
+    assert required["y"] < detail["y"]  # numbers come before words
     measured = page.locator("#checks td[data-label=Measured]").nth(1)
     expect(measured).to_have_text("0.0216")
     label = "(cell) => getComputedStyle(cell, '::before').content"
