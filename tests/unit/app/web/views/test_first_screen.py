@@ -1,14 +1,17 @@
 """What a run's page begins with: the panel a result names, the checks that decide, and what a run does now."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from app.documents import Document
 from app.runs.documents import CurrentProgress, Move, Progress, Rank, RunDocument, Stage
 from app.web.views.answer import activity, deciding_checks, lead_panel, planned_stages
 from app.web.views.panels import panel_views
 from tests.support.results import every_panel, make_result
 from trainer.contract.kinds import kinds, resolve_params
+
+Made = TypeVar("Made", bound=Document)
 
 
 def check(name: str, passed: bool | None, measured: Any = 1, limit: Any = 2) -> dict[str, Any]:
@@ -49,6 +52,13 @@ def test_of_passed_checks_the_tightest_decide() -> None:
     assert names([equal, *checks, above]) == ["near", "above", "far"]  # an equal number cannot be nearer
 
 
+def made(model: type[Made], **fields: Any) -> Made:
+    """Return a document with only the fields that matter here."""
+    construct: Any = model.model_construct
+    found: Made = construct(**fields)
+    return found
+
+
 def run(state: str, **given: Any) -> RunDocument:
     params = resolve_params(kinds()["token-parity"], "quick", {}).model_dump(mode="json")
     common: dict[str, Any] = {
@@ -59,12 +69,13 @@ def run(state: str, **given: Any) -> RunDocument:
         "stages": [],
         "ranks": [],
     }
-    moves = [Move.model_construct(at="T1")]
-    return RunDocument.model_construct(**{**common, "created_at": "T0", "history": moves, **given})
+    moves = [made(Move, at="T1")]
+    return made(RunDocument, **{**common, "created_at": "T0", "history": moves, **given})
 
 
 def stage(name: str, state: str, attempt: int = 1) -> Stage:
-    return Stage.model_construct(
+    return made(
+        Stage,
         name=name,
         title=name.title(),
         attempt=attempt,
@@ -76,7 +87,7 @@ def stage(name: str, state: str, attempt: int = 1) -> Stage:
 
 def rank(number: int, **given: Any) -> Rank:
     common = {"rank": number, "phase": "forward", "step": 14, "last_seen": "T3", "stalled": False}
-    return Rank.model_construct(**{**common, **given})
+    return made(Rank, **{**common, **given})
 
 
 def test_running_says_stage_progress_and_what_follows() -> None:
@@ -87,7 +98,7 @@ def test_running_says_stage_progress_and_what_follows() -> None:
             "running",
             stages=[*stages, stage("compare", "queued", 0)],
             ranks=ranks,
-            progress=CurrentProgress.model_construct(stage="train"),
+            progress=made(CurrentProgress, stage="train"),
         )
     )
     assert found is not None
