@@ -8,11 +8,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from trainer.common.model_file import ImageModel, ModelFileRefused
 from trainer.common.networks import SHAPE, PooledConvolutions
+from trainer.common.torch_operators import mkldnn_available, pack_convolution, packed_convolution
 
 BATCHES: Final = (8, 4, 2, 1)
 """Sizes a batch may have: few, because the convolution library prepares itself for every new one."""
-MKLDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-PREPACKING: Final = MKLDNN and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+MKLDNN: Final = mkldnn_available()
 LIBRARY_SHAPE: Final = SHAPE[1:]
 """Padding, stride, dilation and groups, as the library takes them."""
 SAME_LOGITS: Final = 1e-9
@@ -29,18 +29,13 @@ class Convolution(nn.Module):
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
         self.layer = layer
-        self._packed: Tensor | None = None
-        if PREPACKING:
-            with torch.inference_mode():
-                self._packed = torch.ops.mkldnn._reorder_convolution_weight(layer.weight, *LIBRARY_SHAPE, None)
+        self._packed = pack_convolution(layer.weight, LIBRARY_SHAPE) if MKLDNN else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what `layer` returns for (B, C, H, W)."""
         layer = self.layer
         if self._packed is not None:
-            result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-                images, self._packed, layer.bias, *LIBRARY_SHAPE, "none", [], ""
-            )
+            result = packed_convolution(images, self._packed, layer.bias, LIBRARY_SHAPE)
         elif MKLDNN:
             result = torch.mkldnn_convolution(images, layer.weight, layer.bias, *LIBRARY_SHAPE)
         else:

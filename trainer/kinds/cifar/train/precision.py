@@ -3,6 +3,7 @@
 import torch
 
 from trainer.common.distributed import Group
+from trainer.common.torch_operators import cpu_has_bf16
 
 
 class PrecisionRefused(ValueError):
@@ -14,8 +15,7 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         with torch.cuda.device(device):
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return bool(available and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return cpu_has_bf16()
 
 
 def refuse_missing_bf16(wanted: str, device: torch.device) -> None:
