@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any, Final
 
-from typer import _click
 from typer.core import TyperGroup
 
 from app.formats import first_clause
@@ -22,9 +21,9 @@ SPOKEN: Final = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "int range":
 
 
 class Group(TyperGroup):
-    """The commands with a help made for reading."""
+    """The commands with a help made for reading; the library gives its context and formatter no public names."""
 
-    def get_command(self, ctx: _click.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command whose help names what to write, not the type it is read as."""
         command = super().get_command(ctx, cmd_name)
         params: list[Any] = [] if command is None else list(command.params)
@@ -33,7 +32,7 @@ class Group(TyperGroup):
             vars(param)["display_type"] = partial(spoken, param, param.display_type)
         return command
 
-    def format_commands(self, ctx: _click.Context, formatter: _click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands section by section."""
         widest = max(len(name) for name in self.list_commands(ctx))
         limit = formatter.width - 4 - widest
@@ -41,12 +40,12 @@ class Group(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), self._told(ctx, name, limit)) for name in names])
 
-    def _told(self, ctx: _click.Context, name: str, limit: int) -> str:
+    def _told(self, ctx: Any, name: str, limit: int) -> str:
         command = self.get_command(ctx, name)
         return brief(command.help or "", limit) if command is not None else ""
 
 
-def spoken(param: Any, original: Any, ctx: _click.Context) -> str:
+def spoken(param: Any, original: Any, ctx: Any) -> str:
     """Return what stands for a value in the help: `TEXT`, `a|b`, or nothing where a name says it already."""
     if param.metavar is not None:
         return ""

@@ -5,7 +5,6 @@ from importlib import metadata
 from typing import Annotated, Any, Final
 
 import typer
-from typer import _click
 
 from app.cli import (
     checking,
@@ -83,8 +82,11 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="ddp-audit", standalone_mode=False) or Exit.OK
-    except _click.exceptions.ClickException as error:
-        error.show()
+    except typer.TyperException as error:
+        if show := getattr(error, "show", None):  # with usage and hint; the public base class has no such method
+            show()
+        else:
+            note(f"ddp-audit: {error.format_message()}")
         return _answer(problem(Exit.USAGE, error.format_message()), Exit.USAGE, arguments)
     except CommandError as error:
         note(f"ddp-audit: {error.message}")
