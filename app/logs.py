@@ -1,4 +1,4 @@
-"""The service's log: one structured line per event on standard error, with request and run numbers, without secrets."""
+"""The log of web, worker and commands: one structured line per event on standard error, without secrets."""
 
 import logging
 import sys
@@ -15,8 +15,11 @@ SHORTEST_SECRET: Final = 4
 """Replacing shorter ones everywhere would tear ordinary words apart, and give them away by the gaps."""
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
-    """Send structured lines and those of the libraries below to `stream`, by default standard error."""
+def configure(settings: Settings, stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
+    """Send structured lines and those of the libraries to `stream`, by default standard error, from `level` on.
+
+    Every program calls this once, before it logs; commands with an answer to print ask for warnings only.
+    """
     target = sys.stderr if stream is None else stream
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not target.isatty())
     shared: list[Processor] = [
@@ -30,7 +33,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
     renderer: Processor = structlog.processors.JSONRenderer(sort_keys=True) if as_json else _text
@@ -43,7 +46,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
+    root.setLevel(level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         # A server that was started with its own configuration in this process has given these its level and handlers.
         logger = logging.getLogger(name)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from app.logs import configure
 from app.settings import load_settings
 from worker.loop import Worker
 
@@ -14,7 +15,9 @@ def main() -> int:
     parser.add_argument("--data-dir", type=Path, help="where the database and the runs are")
     parser.add_argument("--once", action="store_true", help="drain the queue, then end")
     options = parser.parse_args()
-    worker = Worker(load_settings(data_dir=options.data_dir))
+    settings = load_settings(data_dir=options.data_dir)
+    configure(settings)
+    worker = Worker(settings)
     if options.once:
         worker.run_once()
     else:

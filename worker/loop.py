@@ -25,7 +25,7 @@ from worker.executors.choose import make_executor
 from worker.host.processes import own_process
 from worker.intake import LeaseLost
 from worker.job import Job
-from worker.log import configure, log
+from worker.log import log
 
 BUSY_TURN_SECONDS: Final = 0.1
 IDLE_TURN_SECONDS: Final = 0.25
@@ -39,7 +39,6 @@ class Worker:
     """One worker process's work. Not for use from two threads, except `stop`."""
 
     def __init__(self, settings: Settings, *, executor: Executor | None = None) -> None:
-        configure()
         self.settings = settings
         self._engine = create_database_engine(settings)
         self._me = Me(id=uuid4().hex, process=own_process())

@@ -4,6 +4,7 @@ Both ways run the same routes, so the answers are the same.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ import httpx
 from pydantic import ValidationError
 
 from app.cli.exits import CommandError, Exit, of_status
-from app.cli.output import log_to_stderr
 from app.settings import ClientSettings, Settings
 from trainer.contract.wording import fault
 
@@ -213,11 +213,18 @@ def _settings_text(error: ValidationError) -> str:
 
 
 def ready_settings(**overrides: Any) -> Settings:
-    """Return such settings after bringing the database to the newest schema; logs go to standard error then."""
-    log_to_stderr()
+    """Return such settings after bringing the database to the newest schema; warnings go to standard error then."""
     settings = local_settings(**overrides)
+    log_warnings(settings)
     bring_up_to_date(settings)
     return settings
+
+
+def log_warnings(settings: Settings) -> None:
+    """Keep log lines out of the answer on standard output, and those that only reassure out of sight."""
+    from app.logs import configure
+
+    configure(settings, level=logging.WARNING)
 
 
 def bring_up_to_date(settings: Settings) -> tuple[str | None, str]:

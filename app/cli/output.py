@@ -43,18 +43,6 @@ def shown(text: str) -> str:
     )
 
 
-def log_to_stderr() -> None:
-    """Keep log lines out of the answer on standard output, and those that only reassure out of sight."""
-    import logging
-
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """Print a table, or that there is nothing to list.
 

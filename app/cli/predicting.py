@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import local_settings, open_client
+from app.cli.client import local_settings, log_warnings, open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.output import AsJson, emit, log_to_stderr, say, table
+from app.cli.output import AsJson, emit, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -48,8 +48,8 @@ def _by_file(image: Path, checkpoint: Path) -> dict[str, Any]:
     from app.inference.errors import Refused
     from app.inference.local import classify_files
 
-    log_to_stderr()
     settings = local_settings()
+    log_warnings(settings)
     limits = {"max_pixels": settings.max_image_pixels, "max_bytes": settings.max_upload_bytes}
     if not checkpoint.is_file():
         raise CommandError(Exit.NOT_FOUND, f"there is no model file {checkpoint}")

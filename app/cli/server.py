@@ -70,7 +70,7 @@ class WorkerProcess:
             code = self._process.wait()
             if self._stopping.is_set():
                 return
-            log.warning("the worker ended; starting another", action="worker_restart", code=code, pause=pause)
+            log.warning("the worker ended; starting another", action="worker-restart", code=code, pause=pause)
             if self._stopping.wait(pause):
                 return
             pause = min(30.0, pause * 2) if time.monotonic() - started < 60 else 1.0

@@ -61,7 +61,7 @@ def finish_deletions(engine: Engine, settings: Settings) -> int:
         try:
             _finish(engine, settings, run_id)
         except OSError as error:
-            log.warning("files stay", action="files_stay", run_id=run_id, error=str(error))
+            log.warning("files stay", action="files-stay", run_id=run_id, error=str(error))
         else:
             gone += 1
     return gone

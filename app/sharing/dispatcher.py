@@ -28,7 +28,7 @@ class Dispatcher(threading.Thread):
             try:
                 deliver_due(self._engine, self._settings)
             except Exception as error:
-                log.warning("cannot deliver webhooks", action="webhook_failed", error=type(error).__name__)
+                log.warning("cannot deliver webhooks", action="webhook-failed", error=type(error).__name__)
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the thread, waiting at most `timeout` seconds for an attempt under way: it is repeated by the next."""

@@ -120,7 +120,7 @@ def _attempt(engine: Engine, settings: Settings, client: httpx.Client, message: 
     level = log.warning if error else log.info
     level(
         "webhook",
-        action="webhook_attempt",
+        action="webhook-attempt",
         delivery=message.delivery_id,
         run_id=message.run["id"],
         attempt=message.number,

@@ -251,7 +251,7 @@ def _remove(engine: Engine, found: Sequence[Orphan]) -> list[Orphan]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            log.warning("orphan stays", action="orphan_stays", path=_readable(str(orphan.path)), error=error.strerror)
+            log.warning("orphan stays", action="orphan-stays", path=_readable(str(orphan.path)), error=error.strerror)
             continue
         removed.append(orphan)
     return removed

@@ -134,7 +134,7 @@ class Watcher(threading.Thread):
             try:
                 self._notify(self._watch.changed(self._watched()))
             except Exception as error:
-                log.warning("cannot watch the database", action="watch_failed", error=str(error))
+                log.warning("cannot watch the database", action="watch-failed", error=str(error))
                 with suppress(Exception):
                     self._watch.close()
         self._watch.close()

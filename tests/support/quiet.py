@@ -3,12 +3,10 @@
 import logging
 import sys
 
-import structlog
+from app.logs import configure
+from app.settings import Settings
 
 
 def quiet_logs() -> None:
     """Keep log lines out of standard output, which commands keep for their answers."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
-    )
+    configure(Settings(host="127.0.0.1", log_format="text"), sys.__stderr__, level=logging.WARNING)

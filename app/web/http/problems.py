@@ -207,7 +207,7 @@ def install(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR or problem.code == "database_unavailable":
-            log.error("request failed", action="request_failed", path=request.url.path, exc_info=error)
+            log.error("request failed", action="request-failed", path=request.url.path, exc_info=error)
         return answer(request, problem)
 
     for kind in (Problem, ServiceError, RequestValidationError, HTTPException, Exception):

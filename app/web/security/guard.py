@@ -68,7 +68,7 @@ class Guard:
     async def _refuse(self, request: Request, error: Exception, answer_out: "GuardedAnswer") -> None:
         problem = problem_of(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.error("request failed", action="request_failed", path=request.url.path, exc_info=error)
+            log.error("request failed", action="request-failed", path=request.url.path, exc_info=error)
         if problem.status == HTTPStatus.UNAUTHORIZED and wants_html(request) and request.method == "GET":
             prefix, query = str(request.scope.get("root_path") or ""), request.url.query
             page = f"{prefix}{route_path(request.scope)}" + (f"?{query}" if query else "")
