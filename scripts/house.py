@@ -71,11 +71,12 @@ def python_breaches(name: str, text: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Check every file and the README's map."""
+    """Check every file, the README's map, and what the code takes from others."""
     found = [breach for path in tracked() for breach in breaches(path)]
-    found += subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "file_map.py")], check=False, capture_output=True, text=True
-    ).stdout.splitlines()
+    for script in ("file_map.py", "surface.py"):
+        argv = [sys.executable, str(ROOT / "scripts" / script)]
+        done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, text=True)
+        found += done.stdout.splitlines() or [f"scripts/{script} ended with {done.returncode}"] * (done.returncode != 0)
     for breach in found:
         print(breach)
     print(f"house rules: {len(found)} breaches")
