@@ -1,21 +1,26 @@
-# Browser files come from npm in a stage of their own; the image that runs has Python alone.
+# Browser files come from npm in a stage of their own, the wheel is built in a second; the image that runs has Python alone.
 FROM node:22-slim AS assets
 WORKDIR /src
 COPY package.json package-lock.json .npmrc ./
 RUN npm ci --ignore-scripts --no-audit --no-fund
 
-FROM python:3.11-slim
-ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DDP_AUDIT_DATA_DIR=/data
+FROM python:3.11-slim AS wheel
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml README.md ./
 COPY app app
 COPY worker worker
 COPY trainer trainer
 COPY migrations migrations
 COPY templates templates
 COPY scripts scripts
-RUN pip install --constraint constraints.txt --editable .
 COPY --from=assets /src/node_modules node_modules
-RUN python scripts/assets.py && rm -rf node_modules
+RUN python scripts/assets.py && pip wheel --no-deps --wheel-dir /dist .
+
+FROM python:3.11-slim
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DDP_AUDIT_DATA_DIR=/data
+COPY constraints.txt /tmp/
+COPY --from=wheel /dist /tmp/dist
+RUN pip install --constraint /tmp/constraints.txt /tmp/dist/*.whl && rm -r /tmp/dist /tmp/constraints.txt
 ENTRYPOINT ["ddp-audit"]
 CMD ["serve"]

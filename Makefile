@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 FLOOR  := .venv-floor
+DIST   := dist
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help env setup run test check format test-floor
+.PHONY: help env setup run test check format test-floor wheel bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +56,15 @@ format: $(VENV)/.dev ## rewrite what the formatter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python scripts/file_map.py --write
+
+wheel: $(VENV)/.runtime $(VENV)/.assets ## one wheel with templates, migrations and browser files, in dist/
+	rm -rf build $(DIST)/ddp_audit-*.whl
+	$(PIP) wheel --no-deps --wheel-dir $(DIST) .
+	rm -rf build
+	@ls $(DIST)/ddp_audit-*.whl
+
+bench: $(VENV)/.dev $(VENV)/.assets ## benchmarks with what they need: all, or make bench NAME=chaos ARGS='--rounds 2'
+	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 test-floor: ## trainer tests on the oldest torch supported, in a virtual environment of their own
 	test -d $(FLOOR) || $(PYTHON) -m venv $(FLOOR)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 from fastapi import FastAPI
@@ -13,6 +12,7 @@ from starlette.responses import FileResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.assembly import api_router, fill_state
+from app.places import STATIC
 from app.runs.removal import finish_deletions
 from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
@@ -24,7 +24,6 @@ from app.web.security.guard import Guard
 from app.web.status import health
 from app.web.status.numbers import Measured
 
-STATIC: Final = Path(__file__).resolve().parent / "static"
 DESCRIPTION: Final = "Runs multi-rank training jobs and gives a numeric verdict on what distribution changed."
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from app.places import default_data_dir
+from trainer.contract.wording import fault
+
+LOCAL: Final = "local"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 SECRET_VARIABLES = (
     "DDP_AUDIT_TOKEN",
@@ -38,7 +41,8 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,  # the input of a failed check holds the tokens
     )
 
-    data_dir: Path = CHECKOUT / "var"
+    data_dir: Path = Path()
+    """`var` in a checkout, else the user's data directory."""
     runs_dir: Path = Path()
     """May be a shared file system; the SQLite file must not be."""
     datasets_dir: Path = Path()
@@ -55,7 +59,9 @@ class Settings(BaseSettings):
     """Read only."""
     public_read: bool = False
     targets: str = ""
-    executor: Literal["local"] = "local"
+    """Reserved for audits of your own code: any value is refused until there are some."""
+    executor: str = LOCAL
+    """Where attempts are started; nothing but `local` yet."""
     warm_start: bool = True
     """Keep a process with torch imported and fork the attempts from it; without, each imports torch for itself."""
     start_seconds: float = Field(120, gt=0)
@@ -86,10 +92,27 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("executor")
+    @classmethod
+    def _known_executor(cls, value: str) -> str:
+        if value != LOCAL:
+            raise ValueError(
+                f"only {LOCAL} is supported: attempts are started on the worker's own machine; "
+                f"unset it or set it to {LOCAL}"
+            )
+        return value
+
+    @field_validator("targets")
+    @classmethod
+    def _no_targets_yet(cls, value: str) -> str:
+        if value:
+            raise ValueError("not supported yet: this version cannot audit your own code; unset it")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _derive_paths(cls, values: dict[str, Any]) -> dict[str, Any]:
-        data_dir = Path(values.get("data_dir") or CHECKOUT / "var").expanduser().absolute()
+        data_dir = Path(values.get("data_dir") or default_data_dir()).expanduser().absolute()
         values["data_dir"] = data_dir
         values["runs_dir"] = Path(values.get("runs_dir") or data_dir / "runs").expanduser().absolute()
         values["datasets_dir"] = Path(values.get("datasets_dir") or data_dir / "datasets").expanduser().absolute()
@@ -123,6 +146,16 @@ class Settings(BaseSettings):
 def load_settings(**overrides: Any) -> Settings:
     """Return the settings: environment, then `overrides` that are not None."""
     return Settings(**{name: value for name, value in overrides.items() if value is not None})
+
+
+def refusals(error: ValidationError) -> str:
+    """Return which settings are wrong and why, without their values."""
+    parts = []
+    for item in error.errors(include_url=False):
+        name = "_".join(str(part) for part in item["loc"]).upper()
+        text = fault(item, tell_value=False)
+        parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
+    return "; ".join(parts)
 
 
 class ClientSettings(BaseSettings):

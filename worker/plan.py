@@ -5,17 +5,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import trainer
 from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.marker import MARKER, marker_of
-
-CODE: Final = Path(trainer.__file__).resolve().parent.parent
-"""Where this product's packages lie: a checkout, or site-packages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

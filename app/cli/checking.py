@@ -1,8 +1,8 @@
 """Commands that check: this machine, the checkpoints of runs, the stored artifacts of a run; and draw its figures."""
 
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,7 +12,7 @@ import typer
 from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, RunId, cell, emit, note, say, table
-from app.settings import CHECKOUT
+from app.places import module_argv, module_environment
 
 GIB: Final = 2**30
 
@@ -30,8 +30,8 @@ def run_module(module: str, *arguments: str) -> tuple[int, dict[str, Any]]:
 
     Raises CommandError when there is no such document.
     """
-    argv = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    argv, environment = module_argv(module, *arguments), module_environment(os.environ)
+    done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

@@ -14,8 +14,7 @@ import httpx
 from pydantic import ValidationError
 
 from app.cli.exits import CommandError, Exit, of_status
-from app.settings import ClientSettings, Settings
-from trainer.contract.wording import fault
+from app.settings import ClientSettings, Settings, refusals
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -199,17 +198,7 @@ def told_settings() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise CommandError(Exit.USAGE, _settings_text(error)) from None
-
-
-def _settings_text(error: ValidationError) -> str:
-    """Return which settings are wrong and why."""
-    parts = []
-    for item in error.errors(include_url=False):
-        name = "_".join(str(part) for part in item["loc"]).upper()
-        text = fault(item, tell_value=False)
-        parts.append(f"DDP_AUDIT_{name}: {text}" if name else text)
-    return "; ".join(parts)
+        raise CommandError(Exit.USAGE, refusals(error)) from None
 
 
 def ready_settings(**overrides: Any) -> Settings:

@@ -1,8 +1,8 @@
 """Commands that fetch data and tidy up."""
 
 import json
+import os
 import subprocess
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +13,8 @@ from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, emit, note, say, table
 from app.cli.storage import told
 from app.formats import size
-from app.settings import CHECKOUT, Settings
+from app.places import module_argv, module_environment
+from app.settings import Settings
 
 if TYPE_CHECKING:
     from trainer.contract.kinds import Acquisition, DataSource, KindSpec
@@ -97,8 +98,8 @@ def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
 
     before = {path.name for path in settings.datasets_dir.glob("*")}
     arguments = ["--datasets-dir", str(settings.datasets_dir), name, *(["--json"] if as_json else [])]
-    argv = [sys.executable, "-m", _acquirer(name), *arguments]
-    done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    argv, environment = module_argv(_acquirer(name), *arguments), module_environment(os.environ)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:
         raise CommandError(Exit.USAGE, done.stderr.strip() or f"{name!r} is no data source")

@@ -15,7 +15,8 @@ import structlog
 import uvicorn
 
 from app.main import create_app, stop_streams
-from app.settings import CHECKOUT, Settings
+from app.places import module_argv, module_environment
+from app.settings import Settings
 
 GRACE_SECONDS: Final = 3
 """Between a signal and the end of the requests that are still being answered."""
@@ -60,8 +61,8 @@ class WorkerProcess:
         settings = self._settings
         places = {"DATA_DIR": settings.data_dir, "RUNS_DIR": settings.runs_dir, "DATABASE_URL": settings.database_url}
         environment = os.environ | {f"DDP_AUDIT_{name}": str(value) for name, value in places.items()}
-        argv = [sys.executable, "-m", "app.cli.main", "worker"]
-        return subprocess.Popen(argv, env=environment, cwd=CHECKOUT, start_new_session=True)
+        argv = module_argv("app.cli.main", "worker")
+        return subprocess.Popen(argv, env=module_environment(environment), start_new_session=True)
 
     def _keep_alive(self) -> None:
         pause = 1.0
@@ -101,6 +102,7 @@ def serve(settings: Settings, *, with_worker: bool) -> int:
     worker = WorkerProcess(settings) if with_worker else None
     server = Server(_config(settings), worker)
     shown = f"[{host}]" if ":" in host else host
+    sys.stderr.write(f"ddp-audit keeps its data in {settings.data_dir}\n")
     sys.stderr.write(f"ddp-audit serves http://{shown}:{port}{settings.root_path}/ (Ctrl-C ends it)\n")
     sys.stderr.flush()
     try:

@@ -16,7 +16,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from pydantic import Field
 from app.documents import Document
 from app.inference import wire
 from app.inference.errors import ImageRefused, ModelRefused, Refused, Unavailable, check_bytes
-from app.settings import CHECKOUT, harmless
+from app.places import module_argv, module_environment
+from app.settings import harmless
 
 MAX_WAITING: Final = 128
 """Requests in flight; at 250 answers a second the last one waits half a second."""
@@ -163,12 +163,11 @@ class _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.inference.server", str(theirs.fileno())],
+                module_argv("app.inference.server", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                cwd=CHECKOUT,
-                env={**harmless(os.environ), **CHILD_ENVIRONMENT},
+                env={**module_environment(harmless(os.environ)), **CHILD_ENVIRONMENT},
                 start_new_session=True,  # an interrupt at the terminal is the web process's; the child follows by EOF
             )
         self._streams = self.loop.create_task(asyncio.open_connection(sock=ours))

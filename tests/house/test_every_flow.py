@@ -1,15 +1,17 @@
 """Every route of the API has a command that calls it, and every form of the pages a route that does the same."""
 
 import re
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
 from app.cli.main import app as cli
 from app.main import create_app
-from app.settings import CHECKOUT, Settings
+from app.settings import Settings
 from app.web.http.problems import BASE
 
+ROOT = Path(__file__).resolve().parents[2]
 METHODS = {"get": "GET", "download": "GET", "post": "POST", "patch": "PATCH", "delete": "DELETE"}
 FOLLOWED = {("GET", "/runs/{}/stream")}
 """Commands follow a run by asking again (`logs -f`, `events -f`): that works on the data directory too."""
@@ -48,7 +50,7 @@ def plain(path: str) -> str:
 def calls() -> set[tuple[str, str]]:
     """Return (method, path) of every call in the commands; a path in a variable may be any of its function's module."""
     found = set()
-    for file in sorted((CHECKOUT / "app" / "cli").glob("*.py")):
+    for file in sorted((ROOT / "app" / "cli").glob("*.py")):
         text = file.read_text()
         for method, path, variable in CALL.findall(text):
             paths = PATH.findall(text) if variable else [path]
@@ -81,7 +83,7 @@ def test_missing_command_is_noticed(app: FastAPI) -> None:
 
 def forms() -> set[str]:
     """Return the path of every form of the pages that changes something."""
-    web = CHECKOUT / "app" / "web"
+    web = ROOT / "app" / "web"
     texts = [path.read_text() for path in sorted((web / "pages").glob("*.py"))]
     return {plain(path) for text in texts for path in FORM.findall(text)}
 

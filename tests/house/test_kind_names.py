@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import CHECKOUT
 from scripts import house
 from trainer.contract.kinds import data_sources, ordered
 
@@ -36,13 +35,13 @@ def named(text: str) -> Iterator[str]:
 
 
 def files() -> list[Path]:
-    paths = {path.relative_to(CHECKOUT).as_posix(): path for path in house.tracked()}
+    paths = {path.relative_to(house.ROOT).as_posix(): path for path in house.tracked()}
     return [path for name, path in paths.items() if name.startswith(ROOMS) and not name.startswith(VENDORED)]
 
 
 def test_rooms_name_no_kind() -> None:
     assert len(files()) > 200
-    found = [f"{path.relative_to(CHECKOUT)}:{line}" for path in files() for line in named(_text(path))]
+    found = [f"{path.relative_to(house.ROOT)}:{line}" for path in files() for line in named(_text(path))]
     assert found == []
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from app.db import create_database_engine
 from app.schema import migrate
-from app.settings import CHECKOUT, Settings
+from app.settings import Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run, write_log
 from tests.support.service import running_service
@@ -142,5 +142,5 @@ def test_help_needs_nothing_heavy() -> None:
     code = (
         "import sys; from app.cli.main import app; print(sorted({'torch', 'fastapi', 'sqlalchemy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,4 +9,4 @@ from app.settings import Settings
 
 def quiet_logs() -> None:
     """Keep log lines out of standard output, which commands keep for their answers."""
-    configure(Settings(host="127.0.0.1", log_format="text"), sys.__stderr__, level=logging.WARNING)
+    configure(Settings.model_construct(log_format="text"), sys.__stderr__, level=logging.WARNING)

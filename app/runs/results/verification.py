@@ -3,16 +3,16 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from app.places import module_argv, module_environment
 from app.runs.errors import NotFound
 from app.runs.results.artifacts import artifact_path
 from app.runs.results.checkpoints import check_checkpoints
 from app.runs.results.reading import read_file
-from app.settings import CHECKOUT, harmless
+from app.settings import harmless
 from trainer.contract.config import RunConfig
 from trainer.contract.kinds import kinds
 from trainer.contract.paths import RunPaths
@@ -36,12 +36,11 @@ def verify_run(run_root: Path) -> dict[str, Any]:
     module = own_verifier(run_root)
     if module is None:
         return verify_files(run_root)
-    argv = [sys.executable, "-m", module, "--run-dir", str(run_root)]
+    argv = module_argv(module, "--run-dir", str(run_root))
     try:
         done = subprocess.run(
             argv,
-            cwd=CHECKOUT,
-            env=harmless(os.environ),
+            env=module_environment(harmless(os.environ)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             timeout=VERIFIER_SECONDS,

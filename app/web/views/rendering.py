@@ -2,7 +2,6 @@
 
 import hashlib
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -13,15 +12,14 @@ from markupsafe import Markup
 
 from app import formats
 from app.clock import now
+from app.places import STATIC, TEMPLATES
 from app.runs.exports.tables import parquet_available
 from app.runs.results.bounds import bound, demand, distance, share
 from app.runs.tags import text_from_tags
-from app.settings import CHECKOUT
 from app.web.charts.lines import script_data
 from app.web.http.problems import Problem
 from app.web.views.markdown import audit, summary_tables
 
-STATIC: Final = Path(__file__).resolve().parents[2] / "static"
 OPERATOR: Final = "operator"
 FORMATS: Final = (
     *("number", "percent", "times", "size", "utc", "duration", "seconds"),
@@ -37,7 +35,7 @@ millisecond each."""
 def environment() -> Environment:
     """Return the environment; every value is escaped unless a template is its author."""
     made = Environment(
-        loader=FileSystemLoader(CHECKOUT / "templates"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

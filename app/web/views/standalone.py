@@ -9,13 +9,14 @@ from urllib.parse import unquote
 
 from app.clock import now, rfc3339
 from app.db import Session
+from app.places import STATIC
 from app.runs.documents import RunDocument
 from app.runs.errors import Conflict, NotFound
 from app.runs.results.artifacts import artifact_path, media_type
 from app.runs.states import State
 from app.runs.store import get_run_document
 from app.web.charts.metrics import metric_charts
-from app.web.views.rendering import STATIC, environment
+from app.web.views.rendering import environment
 from app.web.views.run import run_context
 
 STYLES: Final = ("css/base.css", "css/parts.css", "css/run.css")

@@ -18,7 +18,6 @@ from trainer.contract.environment import EnvironmentReport
 from trainer.contract.placement import Offer
 from worker.executors.local.warm import Child, Starter
 from worker.log import log
-from worker.plan import CODE
 
 BUSY_BYTES: Final = 1 << 30
 """A GPU nobody uses still shows some hundred MiB of the driver's own."""
@@ -109,7 +108,7 @@ class LocalDevices:
         os.close(descriptor)
         self._output = Path(name)
         try:
-            self._process = self._starter.start([*self._argv], {}, cwd=str(CODE), out=name)
+            self._process = self._starter.start([*self._argv], {"PYTHONSAFEPATH": "1"}, cwd="/", out=name)
         except OSError as error:
             self._output.unlink()
             self.ended_at = time.monotonic()

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from app.places import module_environment
 from app.settings import Settings, harmless
 from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Reference
@@ -12,7 +13,7 @@ from worker.executors.local.devices import LocalDevices
 from worker.executors.local.gpus import GpuWatch
 from worker.executors.local.handle import LocalHandle
 from worker.executors.local.warm import Child, Starter
-from worker.plan import CODE, AttemptPlan
+from worker.plan import AttemptPlan
 
 SHIM: Final = "worker.executors.local.shim"
 
@@ -74,6 +75,4 @@ class LocalExecutor:
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what attempts inherit of this process's environment: no secrets, and this product's code to be found."""
-    kept = harmless(environment)
-    search = [str(CODE), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(search)}
+    return module_environment(harmless(environment))
