@@ -1,6 +1,6 @@
 """Training throughput of the kind `cifar` in BF16 on the CPU against the plain script.
 
-Run: `[BENCHMARK_RANKS=1] .venv/bin/python -m benchmarks.cifar_training [--pairs N]`
+Run: `[BENCHMARK_RANKS=1] python -m benchmarks.cifar_training [--pairs N]`
 Both run in the same two ranks, one accumulation window (4 micro-batches of 50 images a rank) after the other, and only
 neighbours are compared. Goal: at least 1.8 times the plain script.
 """

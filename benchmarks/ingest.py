@@ -1,6 +1,6 @@
 """Rank files into SQLite: events per second on one core, and the worker's memory over a million events.
 
-Run: `.venv/bin/python benchmarks/ingest.py [--events N] [--repeat N]`
+Run: `python -m benchmarks.ingest [--events N] [--repeat N]`
 Measures `worker.intake` as the worker uses it: real files, real database, every event with ten metrics.
 """
 
@@ -8,15 +8,12 @@ import argparse
 import os
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.db import create_database_engine, write_session
 from app.runs import queue

@@ -1,6 +1,6 @@
 """How long a page of the list of runs takes with 10,000 runs and 1,000,000 events in the database.
 
-    python benchmarks/list_page.py [--runs 10000] [--events 1000000] [--points 100000] [--requests 300]
+    python -m benchmarks.list_page [--runs 10000] [--events 1000000] [--points 100000] [--requests 300]
 
 Prints the median and the 95th percentile of the list (first page, a page far back, filtered, searched; API and page),
 of one run's page and metrics, and the rate of its export, over a socket of this machine, service and client in one
@@ -11,15 +11,12 @@ import argparse
 import math
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import orjson
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.runs.telemetry.packing import pack
 from app.schema import migrate
@@ -79,9 +76,9 @@ def add_long_run(settings: Settings, points: int) -> int:
     )  # fmt: skip
     connection.executemany("INSERT INTO run_event VALUES (?,?,?,?,?,?,?)", events)
     chunks = (
-        (run_id, 1 + start, "loss", 0, "distributed", 1, 1000, pack(steps), pack([math.sin(step) for step in steps]))
+        (run_id, 1 + start, "loss", 0, "distributed", 1, len(steps), pack(steps), pack([math.sin(x) for x in steps]))
         for start in range(0, points, 1000)
-        for steps in [[float(step) for step in range(start, start + 1000)]]
+        for steps in [[float(step) for step in range(start, min(start + 1000, points))]]
     )
     connection.executemany("INSERT INTO metric_chunk VALUES (?,?,?,?,?,?,?,?,?)", chunks)
     connection.commit()

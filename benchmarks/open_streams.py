@@ -1,6 +1,6 @@
 """Many open streams on several live runs: how old events are when they arrive, and whether the service grows.
 
-    python benchmarks/open_streams.py [--streams 200] [--runs 4] [--rate 10] [--seconds 600]
+    python -m benchmarks.open_streams [--streams 200] [--runs 4] [--rate 10] [--seconds 600]
 
 Three processes: `ddp-audit serve --no-worker`; this one, which writes every run's event lines one by one and takes them
 into the database with the worker's own intake, one turn after another; and one that holds all streams open and notes
@@ -25,8 +25,6 @@ from pathlib import Path
 import httpx
 import orjson
 import psutil
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.db import create_database_engine, write_session
 from app.runs.models import Run

@@ -1,12 +1,12 @@
 """The same three things asked of this service and of MLflow's tracking server, in one run, on SQLite both.
 
-    python -m venv PEER && PEER/bin/pip install mlflow
-    python benchmarks/peer.py --peer PEER/bin/mlflow [--runs 1000] [--points 2000] [--requests 100] [--steps 500]
+    python -m benchmarks.peer [--peer BIN/mlflow] [--runs 1000] [--points 2000] [--requests 100] [--steps 500]
 
 A page of 50 from `--runs` runs, the history of one metric with `--points` points, and points stored a second, ten
 metrics a step: there by one request a step as its client sends them and by batches of 1,000, here by lines a rank
 appends and the worker's own intake. Requests to the two alternate, so that both meet the same noise. MLflow is no
-dependency of this product; it is started with a database of its own and ended.
+dependency of this product: without `--peer` it is installed into `.venv-peer`, once. It is started with a database of
+its own and ended.
 """
 
 import argparse
@@ -14,17 +14,15 @@ import os
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.db import create_database_engine, write_session
 from app.runs.models import Run
@@ -37,6 +35,7 @@ from trainer.contract.events import EventWriter
 from trainer.contract.paths import RunPaths
 from worker.intake import Intake
 
+ENVIRONMENT = Path(__file__).resolve().parents[1] / ".venv-peer"
 METRICS = 10
 BATCH = 1000
 """Metrics of one request; MLflow takes no more."""
@@ -191,15 +190,25 @@ def writing(service: Service, peer: Peer, steps: int) -> None:
     print(f"{'':32s} peer, {BATCH:,} a request {many:,.0f}, ratio {here / many:.0f}")
 
 
+def installed_peer() -> Path:
+    """Return the command of an MLflow beside this checkout's own environment, installed now if it is not there."""
+    command = ENVIRONMENT / "bin" / "mlflow"
+    if not command.exists():
+        venv.create(ENVIRONMENT, with_pip=True)
+        subprocess.run([ENVIRONMENT / "bin" / "pip", "install", "--quiet", "mlflow"], check=True)
+    return command
+
+
 def main() -> None:
     """Start both, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, required=True, help="the command mlflow of an environment of its own")
+    parser.add_argument("--peer", type=Path, help="the command mlflow of an environment of its own")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     options = parser.parse_args()
+    options.peer = options.peer or installed_peer()
     version = subprocess.run([options.peer, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     print(header(f"peer: {version}; n = {options.requests} requests each", "fastapi", "uvicorn", "sqlalchemy"))
     with tempfile.TemporaryDirectory() as folder:

@@ -2,11 +2,14 @@
 the network and the normalisation figures.
 
 Contiguous tensors, PIL transforms image by image, a loader without workers, `loss.item()` after every micro-batch.
-`torchrun --standalone --nproc-per-node 2 benchmarks/plain_cifar.py --train DIR [--test DIR] [--epochs 5]` trains on
-folders of pictures, one per class, and prints the test accuracy; `benchmarks/cifar_training.py` times its windows.
+`python -m benchmarks.plain_cifar [--train DIR] [--test DIR] [--epochs 5]` trains in two ranks on folders of pictures,
+one per class, or on synthetic ones, and prints the test accuracy; `benchmarks/cifar_training.py` times its windows.
 """
 
 import argparse
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -22,7 +25,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
+from benchmarks.ranks import torchrun
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
+from trainer.kinds.cifar.data.synthetic import synthetic_images
 from trainer.kinds.cifar.train.model import CifarNet
 
 BATCH, ACCUMULATION, SEED = 50, 4, 47
@@ -76,21 +81,44 @@ def loader(data: Dataset[Any], epoch: int = 0) -> DataLoader[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--train", type=Path, help="default: 2,000 synthetic pictures")
     parser.add_argument("--test", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
+    if "RANK" in os.environ:
+        train(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        made = (
+            []
+            if options.train
+            else ["--train", write_pictures(folder, 1, 2000), "--test", write_pictures(folder, 2, 500)]
+        )
+        torchrun(__file__, *sys.argv[1:], *made)
+
+
+def write_pictures(folder: str, part: int, count: int) -> str:
+    """Write synthetic pictures, one folder per class, and return where they are."""
+    root = Path(folder) / str(part)
+    for number, (image, label) in enumerate(zip(*synthetic_images(SEED, part, count), strict=True)):
+        (root / str(label)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / str(label) / f"{number}.png")
+    return str(root)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train and score as one of the ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     data = ImageFolder(str(options.train), TRAIN)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED))
-    train = Subset(data, order[: len(data) * 4 // 5].tolist())
+    part = Subset(data, order[: len(data) * 4 // 5].tolist())
     training = PlainTraining(len(data.classes))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(training.optimizer, options.epochs)
     began = time.perf_counter()
     for epoch in range(options.epochs):
-        batches = iter(loader(train, epoch))
-        for _ in range(len(loader(train, epoch)) // ACCUMULATION):
+        batches = iter(loader(part, epoch))
+        for _ in range(len(loader(part, epoch)) // ACCUMULATION):
             training.window(batches)
         schedule.step()
         if dist.get_rank() == 0:

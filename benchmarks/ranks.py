@@ -114,15 +114,14 @@ def _start(script: str) -> None:
         for split, count in (("train", IMAGES), ("validation", 200), ("test", 200)):
             prepared.write(split, *synthetic_images(47, 1, count))  # type: ignore[arg-type]
         prepared.seal("synthetic", SYNTHETIC_CLASSES)
-        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        environment = {
-            **os.environ,
-            "BENCHMARK_ROOT": folder,
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": str(ROOT),
-        }
-        subprocess.run([*argv, script, *sys.argv[1:]], check=True, cwd=ROOT, env=environment)
+        torchrun(script, *sys.argv[1:], BENCHMARK_ROOT=folder)
+
+
+def torchrun(script: str, *arguments: str, **variables: str) -> None:
+    """Run a script in RANKS ranks with one thread each. Raises CalledProcessError when one fails."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    subprocess.run([*argv, script, *arguments], check=True, cwd=ROOT, env={**os.environ, **own, **variables})
 
 
 def _context(root: Path) -> StageContext:

@@ -1,6 +1,6 @@
 """How soon the web process answers after its start, and how much memory it holds.
 
-    python benchmarks/startup.py [--starts 5]
+    python -m benchmarks.startup [--starts 5]
 
 Starts `ddp-audit serve --no-worker` on an existing database and prints the median time to the first answer of
 `/healthz` and `/`, the resident memory and processor time after both, and the time of `ddp-audit --help`.
@@ -18,8 +18,6 @@ from pathlib import Path
 
 import httpx
 import psutil
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.machine import header
 

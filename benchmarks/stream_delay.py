@@ -1,6 +1,6 @@
 """From an event's own time to its arrival on an open stream, at 200 events a second.
 
-    python benchmarks/stream_delay.py [--seconds 10] [--rate 200] [--streams 5]
+    python -m benchmarks.stream_delay [--seconds 10] [--rate 200] [--streams 5]
 
 Lines are written to a rank's file one by one, the worker's own intake takes them into the database turn by turn, and a
 real service streams them to real clients over sockets. Prints median, 95th percentile and maximum.
@@ -8,13 +8,10 @@ real service streams them to real clients over sockets. Prints median, 95th perc
 
 import argparse
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.db import write_session
 from app.runs.models import Run

@@ -1,6 +1,6 @@
 """Cost of telemetry in training.
 
-Run: `.venv/bin/python -m benchmarks.telemetry_overhead [--pairs N]`
+Run: `python -m benchmarks.telemetry_overhead [--pairs N]`
 With it: events, breadcrumbs, the counting hook, metrics reduced over the ranks. Without: the same windows, silent and
 with DDP's own reduction. Neighbouring windows in the same two ranks are compared. Goal: at most 1 %.
 The profiler's sampled windows are no telemetry but evidence; what one of them costs more is printed besides.
@@ -119,8 +119,11 @@ def _print(times: list[tuple[float, float]], profiled: float, alone: float) -> N
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=60)
-    return parser.parse_args()
+    parser.add_argument("--pairs", type=int, default=60, help="at least 2")
+    options = parser.parse_args()
+    if options.pairs < 2:  # quartiles need two
+        parser.error("--pairs must be at least 2")
+    return options
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlmodel import col, select
 
 from app.db import create_database_engine, read_session, write_session
@@ -112,7 +111,7 @@ class Lab:
                 return found
             time.sleep(0.05)
         log = (self.settings.data_dir / "worker.log").read_text(errors="replace")[-6000:]
-        pytest.fail(f"{what} did not come within {seconds:g} s\n{log}")
+        raise AssertionError(f"{what} did not come within {seconds:g} s\n{log}")
 
     def finished(self, run_id: int, seconds: float = PATIENCE) -> Run:
         """Wait for the final state of a run and return the run."""
