@@ -8,6 +8,7 @@ from app.db import create_database_engine
 from app.inference.choose import Chooser
 from app.inference.client import Classifier
 from app.settings import Settings
+from app.status import WriteProbe
 from app.web.api import exports, files, kinds, operating, predict, runs, sharing, storage, stream, telemetry
 from app.web.http import problems
 from app.web.security.access import Access
@@ -39,6 +40,7 @@ def fill_state(app: FastAPI, settings: Settings) -> None:
     """Give an application what its routes take from `app.state`."""
     app.state.settings = settings
     app.state.engine = create_database_engine(settings)
+    app.state.write_probe = WriteProbe(app.state.engine)
     app.state.live = Live(app.state.engine)
     app.state.monitor = Monitor(app.state.engine, settings, app.state.live)
     app.state.sessions = Sessions(settings)

@@ -18,6 +18,8 @@ __all__ = ["Engine", "Session"]
 """Names that rooms without SQL of their own take from here."""
 
 BUSY_TIMEOUT_MS = 30_000
+ASIDE_MS = 1_000
+"""How long a request that only reads waits for the write lock, to keep what it found out for the next one."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -69,8 +71,18 @@ def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
 def _begin_sqlite(connection: Any) -> None:
     # A deferred transaction that turns into a write fails at once with "database is locked" when another writer came
     # between, whatever the busy timeout; an immediate one waits its turn.
-    write = connection.get_execution_options().get("ddp_audit_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get("ddp_audit_write", False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    patience = options.get("ddp_audit_patience_ms", BUSY_TIMEOUT_MS)
+    try:
+        if patience != BUSY_TIMEOUT_MS:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        if patience != BUSY_TIMEOUT_MS:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 
 
 @contextmanager
@@ -90,9 +102,16 @@ def own_session(engine: Engine) -> Iterator[Session]:
 
 
 @contextmanager
-def write_session(engine: Engine) -> Iterator[Session]:
-    """Yield a session that holds the write lock; commits at the end, rolls back on an exception."""
-    with engine.connect().execution_options(ddp_audit_write=True) as connection, Session(connection) as session:
+def write_session(engine: Engine, *, patience_ms: int | None = None) -> Iterator[Session]:
+    """Yield a session that holds the write lock; commits at the end, rolls back on an exception.
+
+    Waits for the lock as long as SQLite is told to, or `patience_ms`. Raises OperationalError when it is not had.
+    """
+    options = {"ddp_audit_patience_ms": BUSY_TIMEOUT_MS if patience_ms is None else patience_ms}
+    with (
+        engine.connect().execution_options(ddp_audit_write=True, **options) as connection,
+        Session(connection) as session,
+    ):
         with session.begin():
             yield session
         connection.commit()

@@ -1,6 +1,9 @@
 """How the service stands: what keeps runs from starting, workers, the queue, versions and free disk."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Self
 
 from pydantic import Field
@@ -9,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col, select
 
 from app.clock import now, rfc3339
-from app.db import read_session, write_session
+from app.db import ASIDE_MS, read_session, write_session
 from app.documents import Document
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import FINAL, State
@@ -20,6 +23,8 @@ from app.settings import Settings
 from app.storage.disk import free_bytes
 
 PROBE_KEY: Final = "readiness_probe"
+FRESH_SECONDS: Final = 5.0
+"""How long one try at writing to the database is good for: monitors ask often, and each try takes the write lock."""
 MOST_WAITING: Final = 50
 """Waiting runs listed; their number is given whole."""
 
@@ -85,6 +90,7 @@ class StatusDocument(Document):
     """How the service stands."""
 
     ready: bool
+    checked_at: str = Field(description="When writing to the database was tried last; at most once in five seconds.")
     shortfalls: list[Shortfall]
     workers: list[WorkerDocument]
     queue: list[WaitingRun] = Field(description="The first 50.")
@@ -95,6 +101,15 @@ class StatusDocument(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Writable:
+    """What trying to write to the database found."""
+
+    checked_at: datetime
+    fault: str | None
+    """Why it cannot be written; None when it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether runs can be recorded and executed."""
 
@@ -102,28 +117,59 @@ class Readiness:
     """The gravest first; empty means ready."""
     workers: list[LiveWorker]
     """Live workers that have listed their devices."""
+    checked_at: datetime
+    """When writing to the database was tried last."""
 
 
-def readiness(engine: Engine, settings: Settings) -> Readiness:
-    """Write something, look for workers, and measure the disk."""
+class WriteProbe:
+    """Whether the database can be written: tried at most once in FRESH_SECONDS, however many ask and how often."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], datetime] = now) -> None:
+        self._engine, self._clock = engine, clock
+        self._lock = threading.Lock()
+        self._found: Writable | None = None
+
+    def look(self) -> Writable:
+        """Return what was found out last, or now if that is too long ago."""
+        with self._lock:  # who asks meanwhile waits for the answer instead of trying, too
+            at = self._clock()
+            if self._found is None or not 0 <= (at - self._found.checked_at).total_seconds() < FRESH_SECONDS:
+                self._found = Writable(checked_at=at, fault=self._try(at.isoformat()))
+            return self._found
+
+    def _try(self, value: str) -> str | None:
+        # Another value each time: a row that stays as it is would not be written.
+        try:
+            with write_session(self._engine, patience_ms=ASIDE_MS) as session:
+                session.merge(Meta(key=PROBE_KEY, value=value))
+        except SQLAlchemyError as error:
+            return _first_line(error)
+        return None
+
+
+def readiness(engine: Engine, settings: Settings, probe: WriteProbe) -> Readiness:
+    """Ask whether the database can be written, look for workers, and measure the disk."""
+    found = probe.look()
+    fault = found.fault
+    workers: list[LiveWorker] = []
     try:
-        _write_something(engine)
         with read_session(engine) as session:
             workers = [LiveWorker.of(row) for row in live_workers(session) if row.devices is not None]
     except SQLAlchemyError as error:
-        detail = f"the database cannot be written: {str(error).splitlines()[0][:200]}"
-        return Readiness(shortfalls=[Shortfall(code="database_unavailable", detail=detail)], workers=[])
+        fault = fault or _first_line(error)
+    if fault is not None:
+        missing = Shortfall(code="database_unavailable", detail=f"the database cannot be written: {fault}")
+        return Readiness(shortfalls=[missing], workers=[], checked_at=found.checked_at)
     shortfalls = []
     if not workers:
         detail = "no worker with a fresh heartbeat that lists its devices: start `ddp-audit worker`, or wait for it"
         shortfalls.append(Shortfall(code="no_worker", detail=detail))
     shortfalls += _disk_shortfalls(settings)
-    return Readiness(shortfalls=shortfalls, workers=workers)
+    return Readiness(shortfalls=shortfalls, workers=workers, checked_at=found.checked_at)
 
 
-def _write_something(engine: Engine) -> None:
-    with write_session(engine) as session:
-        session.merge(Meta(key=PROBE_KEY, value="written"))
+def _first_line(error: SQLAlchemyError) -> str:
+    return str(error).splitlines()[0][:200]
 
 
 def _disk_shortfalls(settings: Settings) -> list[Shortfall]:
@@ -138,11 +184,12 @@ def _disk_shortfalls(settings: Settings) -> list[Shortfall]:
     ]
 
 
-def standing(engine: Engine, settings: Settings) -> StatusDocument:
+def standing(engine: Engine, settings: Settings, probe: WriteProbe) -> StatusDocument:
     """Return how the service stands, as far as its database answers."""
-    found = readiness(engine, settings)
+    found = readiness(engine, settings, probe)
     document = StatusDocument(
         ready=not found.shortfalls,
+        checked_at=rfc3339(found.checked_at),
         shortfalls=found.shortfalls,
         workers=[],
         queue=[],

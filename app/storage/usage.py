@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -9,10 +10,11 @@ from typing import Any, Final
 
 from pydantic import Field
 from sqlalchemy import Engine, Select, and_, func, select
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import ASIDE_MS, read_session, write_session
 from app.documents import Document
 from app.runs.derived import RunFacts
 from app.runs.models import Run
@@ -109,14 +111,16 @@ def _measured(
 
 
 def _keep(engine: Engine, fresh: dict[int, Size]) -> None:
+    """Keep what was measured, unless the database is held by another or full: then the next one measures again."""
     ids = list(fresh)
-    for start in range(0, len(ids), ROWS_AT_ONCE):
-        some = ids[start : start + ROWS_AT_ONCE]
-        with write_session(engine) as session:
-            alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_(some))))
-            for run_id in some:
-                if run_id in alive:
-                    _keep_one(session, run_id, fresh[run_id])
+    with suppress(OperationalError):
+        for start in range(0, len(ids), ROWS_AT_ONCE):
+            some = ids[start : start + ROWS_AT_ONCE]
+            with write_session(engine, patience_ms=ASIDE_MS) as session:
+                alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_(some))))
+                for run_id in some:
+                    if run_id in alive:
+                        _keep_one(session, run_id, fresh[run_id])
 
 
 def _keep_one(session: Session, run_id: int, size: Size) -> None:

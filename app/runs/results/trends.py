@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, or_, select
 from sqlmodel import Session, col
 
 from app.clock import rfc3339
-from app.db import read_session, write_session
+from app.db import ASIDE_MS, read_session, write_session
 from app.documents import Document
 from app.runs.derived import RunCheck, RunFacts
 from app.runs.errors import NotFound, refused
@@ -74,7 +74,8 @@ class TrendChecks(Document):
 def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int:
     """Read the results of succeeded runs whose checks are not kept yet, newest first, and return how many were read.
 
-    A result that cannot be read counts as read: its run has no point in a trend.
+    A result that cannot be read counts as read: its run has no point in a trend. Raises OperationalError when there is
+    something to keep and the database is held by another program or full: a trend without those runs would be wrong.
     """
     unread = (
         select(col(Run.id), col(Run.kind))
@@ -88,7 +89,7 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
         rows = [(int(run_id), str(kind)) for run_id, kind in session.execute(unread)]
     found = [(run_id, kind, read_result(runs_dir, run_id).result) for run_id, kind in rows]
     if found:
-        with write_session(engine) as session:
+        with write_session(engine, patience_ms=ASIDE_MS) as session:
             alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_([run_id for run_id, *_ in found]))))
             for run_id, kind, result in found:
                 if run_id in alive:

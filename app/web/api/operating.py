@@ -20,7 +20,7 @@ def show_status(request: Request, settings: AppSettings) -> StatusDocument:
 
     Answers 200 whether ready or not; `/readyz` is the one for load balancers.
     """
-    return standing(request.app.state.engine, settings)
+    return standing(request.app.state.engine, settings, request.app.state.write_probe)
 
 
 @router.get("/audit", tags=["audit"], dependencies=[OperatorOnly], responses=answers(403))

@@ -14,7 +14,7 @@ router = APIRouter(include_in_schema=False)
 def show(request: Request) -> Response:
     """Show how the service stands."""
     state = request.app.state
-    found = standing(state.engine, state.settings)
+    found = standing(state.engine, state.settings, state.write_probe)
     return rendering.page(
         request,
         "pages/status/show.html",

@@ -6,8 +6,10 @@ from typing import Literal
 
 from fastapi import APIRouter, Request
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import Field
 from starlette.responses import Response
 
+from app.clock import rfc3339
 from app.documents import Document
 from app.status import LiveWorker, readiness
 from app.web.http.problems import Problem
@@ -26,6 +28,7 @@ class Ready(Document):
 
     status: Literal["ready"] = "ready"
     workers: list[LiveWorker]
+    checked_at: str = Field(description="When writing to the database was tried last; at most once in five seconds.")
 
 
 class Version(Document):
@@ -38,14 +41,19 @@ class Version(Document):
 
 @router.get("/readyz")
 def readyz(request: Request) -> Ready:
-    """Say whether runs can be recorded and executed; 503 names what is missing."""
-    found = readiness(request.app.state.engine, request.app.state.settings)
+    """Say whether runs can be recorded and executed; 503 names what is missing.
+
+    Writing to the database is tried at most once in five seconds; `checked_at` says when.
+    """
+    state = request.app.state
+    found = readiness(state.engine, state.settings, state.write_probe)
+    ready = Ready(workers=found.workers, checked_at=rfc3339(found.checked_at))
     if found.shortfalls:
         gravest = found.shortfalls[0]
         headers = {"Retry-After": "2"} if gravest.code == "no_worker" else None
-        extra = {"workers": [worker.model_dump() for worker in found.workers]}
+        extra = ready.model_dump(exclude={"status"})
         raise Problem(503, gravest.code, gravest.detail, extra=extra, headers=headers)
-    return Ready(workers=found.workers)
+    return ready
 
 
 @router.get("/version")
