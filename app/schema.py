@@ -19,10 +19,6 @@ class SchemaTooNew(RuntimeError):
     """The database was written by a newer version of the program."""
 
 
-class SchemaBehind(RuntimeError):
-    """The database needs `ddp-audit migrate`."""
-
-
 def _config(connection: Connection | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))

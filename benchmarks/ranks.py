@@ -70,11 +70,9 @@ def timed(action: Callable[[], None]) -> float:
     return float(seconds)
 
 
-def paired(
-    first: Callable[[], None], second: Callable[[], None], pairs: int, warm_up: int = 2
-) -> list[tuple[float, float]]:
-    """Return the times of `pairs` neighbours; which of the two comes first alternates."""
-    for _ in range(warm_up):
+def paired(first: Callable[[], None], second: Callable[[], None], pairs: int) -> list[tuple[float, float]]:
+    """Return the times of `pairs` neighbours after two rounds to warm up; which of the two comes first alternates."""
+    for _ in range(2):
         first()
         second()
     times = []

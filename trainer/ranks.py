@@ -167,11 +167,11 @@ def install() -> None:
     subprocess.Popen = RankProcess  # type: ignore[misc, assignment]
 
 
-def last_line(path: Path, *, window: int = 8192) -> str | None:
-    """Return the last line of a text file that is not blank, or None; only the last `window` bytes are read."""
+def last_line(path: Path) -> str | None:
+    """Return the last line of a text file that is not blank, or None; only its last 8 KiB are read."""
     try:
         with path.open("rb") as handle:
-            handle.seek(max(0, path.stat().st_size - window))
+            handle.seek(max(0, path.stat().st_size - 8192))
             lines = handle.read().decode(errors="replace").splitlines()
     except OSError:
         return None

@@ -136,10 +136,10 @@ def _number(key: str, value: Any) -> float:
     raise Malformed(f"metric {key!r} is no number: {value!r}"[:200])
 
 
-def _text(name: str, value: Any, longest: int = 200) -> str:
+def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise Malformed(f"{name} must be text, got {value!r}"[:200])
-    return value[:longest]
+    return value[:200]
 
 
 def _take_start(heard: Heard, record: Mapping[str, Any]) -> None:

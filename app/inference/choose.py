@@ -130,5 +130,5 @@ def how_to_train() -> str:
     return f"train one with {commands}, or launch the kind {training_kinds()} on the page /launch"
 
 
-def _refused(code: str, detail: str, status: int = 404) -> ModelRefused:
-    return ModelRefused(status=status, code=code, detail=detail)
+def _refused(code: str, detail: str) -> ModelRefused:
+    return ModelRefused(status=404, code=code, detail=detail)

@@ -56,7 +56,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
     return f"sha256={digest}"
 
 
-def deliver_due(engine: Engine, settings: Settings, client: httpx.Client | None = None) -> int:
+def deliver_due(engine: Engine, settings: Settings) -> int:
     """Make every attempt that is due and return how many were made; without an address, note that none is wanted."""
     if settings.webhook_url is None:
         _skip_pending(engine)
@@ -64,7 +64,7 @@ def deliver_due(engine: Engine, settings: Settings, client: httpx.Client | None 
     messages = _claim(engine)
     if not messages:
         return 0
-    with client or httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as sender:
+    with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as sender:
         for message in messages:
             _attempt(engine, settings, sender, message)
     return len(messages)

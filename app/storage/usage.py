@@ -1,7 +1,6 @@
 """How many bytes each run's folder holds; measured once after a run's end and kept."""
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,15 +68,10 @@ def entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def run_sizes(
-    engine: Engine, runs_dir: Path, ids: Sequence[int] | None = None, *, refresh: bool = False
-) -> dict[int, Size]:
-    """Return the size of every run, or of those named; runs that have ended are measured once, others every time.
-
-    With `refresh` everything is measured anew.
-    """
+def run_sizes(engine: Engine, runs_dir: Path) -> dict[int, Size]:
+    """Return the size of every run; runs that have ended are measured once, others every time."""
     query = select(col(Run.id), *_MEASURED)
-    return {row[0]: size for row, size in _measured(engine, runs_dir, query, ids, refresh=refresh)}
+    return {row[0]: size for row, size in _measured(engine, runs_dir, query, refresh=False)}
 
 
 # Whether the kept size is from after the run's end is decided by the database: ten thousand times two moments read as
@@ -87,12 +81,10 @@ _MEASURED: Final = (col(Run.state), col(RunFacts.bytes), col(RunFacts.files), _K
 
 
 def _measured(
-    engine: Engine, runs_dir: Path, query: Select[*tuple[Any, ...]], ids: Sequence[int] | None, *, refresh: bool
+    engine: Engine, runs_dir: Path, query: Select[*tuple[Any, ...]], *, refresh: bool
 ) -> list[tuple[Any, Size]]:
     """Return the rows of `query`, whose first column is the run's number and whose last are `_MEASURED`, with sizes."""
     query = query.outerjoin(RunFacts, col(RunFacts.run_id) == col(Run.id)).where(col(Run.deleting).is_(False))
-    if ids is not None:
-        query = query.where(col(Run.id).in_(ids))
     with read_session(engine) as session:
         rows = session.execute(query).all()
     found: list[tuple[Any, Size]] = []
@@ -158,7 +150,7 @@ class Usage(Document):
 def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> Usage:
     """Return what every run's folder holds; with `refresh` everything is measured anew."""
     query = select(col(Run.id), col(Run.kind), col(Run.name), col(Run.pinned), *_MEASURED)
-    sizes = _measured(engine, runs_dir, query, None, refresh=refresh)
+    sizes = _measured(engine, runs_dir, query, refresh=refresh)
     sizes.sort(key=lambda item: (-item[1].bytes, item[0][0]))
     items = [
         RunUsage(

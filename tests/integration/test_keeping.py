@@ -80,7 +80,8 @@ def test_ended_run_is_measured_once(engine: Engine, settings: Settings) -> None:
     again = run_sizes(engine, settings.runs_dir)
     assert again[run_id] == first[run_id]
     assert again[other].bytes == first[other].bytes + 7
-    assert run_sizes(engine, settings.runs_dir, refresh=True)[run_id].bytes == first[run_id].bytes + 7
+    anew = {item["id"]: item["bytes"] for item in usage(engine, settings.runs_dir, refresh=True)["items"]}
+    assert anew[run_id] == first[run_id].bytes + 7
 
 
 def test_usage_names_largest_first(engine: Engine, settings: Settings) -> None:

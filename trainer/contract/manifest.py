@@ -18,7 +18,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 MANIFEST: Final = "manifest.json"
 STEP_DIRECTORY: Final = re.compile(r"^step-(\d{4,})$")
-CHUNK: Final = 1 << 20
 
 
 class ManifestInvalid(ValueError):

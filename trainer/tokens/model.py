@@ -11,7 +11,6 @@ WIDTH = 128
 FEED_FORWARD = 256
 HEADS = 4
 LAYERS = 2
-PARAMETERS = 282_628
 
 
 class TokenModel(nn.Module):

@@ -131,11 +131,11 @@ def count_events(
     return session.scalar(query.where(*_of(run_id, stage, rank))) or 0
 
 
-def every_event(session: Session, run_id: int, event_type: str | None = None) -> Iterator[dict[str, Any]]:
+def every_event(session: Session, run_id: int) -> Iterator[dict[str, Any]]:
     """Yield all events of a run in order, a page at a time."""
     after = 0
     while True:
-        page = events_after(session, run_id, after, EventFilter(type=event_type), EVENTS_LIMIT)
+        page = events_after(session, run_id, after, EventFilter(), EVENTS_LIMIT)
         if not page:
             return
         yield from page

@@ -8,7 +8,7 @@ const PAUSE = 2000; // between two requests, in milliseconds
 const SETTLED = 350; // a range that stays this long is asked for
 const AT_ONCE = 24; // metrics in one request
 
-export function lineName(item) {
+function lineName(item) {
   return `${item.stage}${item.attempt > 1 ? ` attempt ${item.attempt}` : ""} rank ${item.rank}`;
 }
 

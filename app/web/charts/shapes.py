@@ -9,8 +9,6 @@ from app.formats import number
 from app.web.charts.scales import Scale
 from trainer.contract.events import decode_number
 
-WIDTH: Final = 720
-HEIGHT: Final = 240
 LEFT: Final = 58
 RIGHT: Final = 712
 TOP: Final = 10

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from trainer.contract.normalisation import Cell
 
-RANKS: Final = 2
-MICRO_BATCHES: Final = 2
 START: Final = (((6, "6"), (6, "6")), ((18, "54"), (18, "54")))
 """[rank][micro-batch] (tokens, loss sum): counts 12 and 36, sums 12 and 108."""
 MOST: Final = 1_000_000

@@ -1,6 +1,5 @@
 """The arithmetic by hand: worked example, exercise, and the case of equal losses and different gradients."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -86,9 +85,9 @@ def signed_example() -> list[Line]:
     ]
 
 
-def checked(lines: Callable[[], list[Line]] = worked_example) -> list[Line]:
-    """Return the lines. Raises WorkedExampleError naming every statement that does not hold."""
-    found = lines()
+def checked() -> list[Line]:
+    """Return the lines of the worked example. Raises WorkedExampleError naming every statement that does not hold."""
+    found = worked_example()
     wrong = [f"{line.title}: {line.actual} instead of {line.expected}" for line in found if not line.holds]
     if wrong:
         raise WorkedExampleError("the worked example does not come out: " + "; ".join(wrong))

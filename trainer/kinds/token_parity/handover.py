@@ -14,7 +14,6 @@ RANK_MEAN, MEAN_OF_MEANS = "rank_mean", "mean_of_means"
 """Wrong rules on the same window: they must be rejected."""
 LOCALLY_EMPTY = "locally_empty"
 """The rule under audit with every target of rank 0 ignored."""
-WINDOWS = (AUDITED, RANK_MEAN, MEAN_OF_MEANS, LOCALLY_EMPTY)
 EMPTY_RANK = 0
 
 

@@ -73,9 +73,7 @@ class ModeArtifacts:
         return faults
 
 
-def top_confusions(
-    confusion: Sequence[Sequence[int]], classes: Sequence[str], limit: int = TOP_CONFUSIONS
-) -> list[dict[str, Any]]:
+def top_confusions(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:
     """Return the most frequent cells off the diagonal, [{true, predicted, count}]; ties in order of the classes."""
     cells = [
         (count, true, predicted)
@@ -86,7 +84,7 @@ def top_confusions(
     cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
     return [
         {"true": classes[true], "predicted": classes[predicted], "count": count}
-        for count, true, predicted in cells[:limit]
+        for count, true, predicted in cells[:TOP_CONFUSIONS]
     ]
 
 
