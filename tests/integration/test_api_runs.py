@@ -13,7 +13,7 @@ from app.runs.models import AuditEntry, Run, RunEvent, WorkerRow
 from app.runs.removal import finish_deletions
 from app.settings import Settings
 from tests.support.pages_data import add_events, add_run, add_stages, write_log
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 from trainer.contract.kinds import kinds
 
 
@@ -163,7 +163,8 @@ def test_half_done_delete_is_finished(service: Service) -> None:
         run.deleting = True
         session.add(run)
     assert service.get(f"/runs/{run_id}").status_code == 404
-    assert run_id not in [run["id"] for run in service.get("/runs").json()["items"]]
+    listed = service.get("/runs").json()["items"]
+    assert run_id not in [run["id"] for run in listed]
     assert finish_deletions(service.engine, service.settings) == 1
     assert not (service.settings.runs_dir / str(run_id)).exists()
     with read_session(service.engine) as session:
@@ -226,8 +227,8 @@ def test_readiness_follows_the_workers(tmp_path: Path) -> None:
 
 def test_prometheus_names_no_run(service: Service) -> None:
     run_id = service.post("/runs", {"kind": "resume"}).json()["id"]
-    service.get(f"/runs/{run_id}")
-    text = service.http.get("/metrics").text
+    assert service.get(f"/runs/{run_id}").status_code == 200
+    text = shown(service.http, "/metrics")
     assert 'ddp_audit_runs{kind="resume",state="queued"}' in text
     assert 'route="/api/v1/runs/{run_id}"' in text
     assert f"/runs/{run_id}" not in text
@@ -236,7 +237,7 @@ def test_prometheus_names_no_run(service: Service) -> None:
 def test_openapi_and_docs_stay_inside(service: Service) -> None:
     paths = service.http.get("/openapi.json").json()["paths"]
     assert {"/api/v1/runs", "/api/v1/runs/{run_id}/stream", "/api/v1/predict", "/healthz"} <= paths.keys()
-    page = service.http.get("/docs").text
+    page = shown(service.http, "/docs")
     assert "http" not in page.replace("http-equiv", "")
     assert "<script>" not in page
 

@@ -230,7 +230,9 @@ def test_artifacts_are_listed_and_given(service: Service, run_id: int, artifacts
 
 @pytest.mark.parametrize("name", ["evil.svg", "evil.html"])
 def test_active_documents_are_sandboxed(service: Service, run_id: int, artifacts: Path, name: str) -> None:
-    headers = service.get(f"/runs/{run_id}/artifacts/{name}").headers
+    answer = service.get(f"/runs/{run_id}/artifacts/{name}")
+    assert answer.status_code == 200
+    headers = answer.headers
     assert headers["content-security-policy"].startswith("sandbox;")
     assert "allow-scripts" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"

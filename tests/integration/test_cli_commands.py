@@ -189,6 +189,7 @@ def test_refusal_names_the_field_on_stderr(data_dir: Path) -> None:
 
 def test_terminal_is_not_steered(data_dir: Path, ended: dict[str, int]) -> None:
     done = call("logs", str(ended["passed"]), data_dir=data_dir)
+    assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert done.stdout.splitlines() == [
         "[distributed 1 rank 0 stdout] zero one",

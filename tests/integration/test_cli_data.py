@@ -154,17 +154,20 @@ def test_people_read_tables(ask: Any, ids: dict[str, int]) -> None:
     assert ask("result", "1").stdout.endswith("run 1: verdict pass\n")
     assert "every point" in ask("metrics", "6").stdout
     assert "GPU MiB" in ask("resources", told).stdout
-    events = ask("events", told, "--type", "message").stdout
-    assert "red" in events
-    assert "\x1b" not in events
+    events = ask("events", told, "--type", "message")
+    assert events.returncode == 0
+    assert "red" in events.stdout
+    assert "\x1b" not in events.stdout
     assert "not JSON" in ask("events", told, "--malformed").stdout
     assert "big.bin" in ask("artifacts", told).stdout
     assert "more: --before" in ask("audit", "--limit", "1").stdout
     status = ask("status")
     assert (status.returncode, status.stdout.splitlines()[-1]) == (1, "not ready")
     assert "iB free; at least 256.0 MiB should be" in status.stdout
-    assert "  ·" not in ask("show", "1").stdout
-    assert "(completed)" not in ask("show", "1").stdout
+    show = ask("show", "1")
+    assert show.returncode == 0
+    assert "  ·" not in show.stdout
+    assert "(completed)" not in show.stdout
     assert ask("status", "--json").document["shortfalls"][0]["code"] == "no_worker"
 
 

@@ -28,6 +28,7 @@ def test_parameters_can_be_given_again(engine: Engine, settings: Settings, kind:
 def test_checks_are_pointed_to(engine: Engine, settings: Settings) -> None:
     judged = add_run(engine, "succeeded", verdict="pass", reason="completed")
     broken = add_run(engine, "failed", reason="rank_exit")
-    shown = [call("show", str(run_id), data_dir=settings.data_dir).stdout for run_id in (judged, broken)]
-    assert f"checks: ddp-audit result {judged}" in shown[0]
-    assert "checks:" not in shown[1]
+    shown = [call("show", str(run_id), data_dir=settings.data_dir) for run_id in (judged, broken)]
+    assert [done.returncode for done in shown] == [0, 0]
+    assert f"checks: ddp-audit result {judged}" in shown[0].stdout
+    assert "checks:" not in shown[1].stdout

@@ -11,7 +11,7 @@ import pytest
 
 from app.settings import Settings
 from tests.support.pages_data import fill
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 
 PREFIX = "/audits"
 LINK = re.compile(r'<a href="([^"]*/export\?[^"]*)">([^<]*)</a>')
@@ -25,9 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def links(service: Service, page: str) -> dict[str, str]:
-    answer = service.http.get(f"{PREFIX}{page}", headers={"Accept": "text/html"})
-    assert answer.status_code == 200
-    return {text: unescape(address) for address, text in LINK.findall(answer.text)}
+    return {text: unescape(address) for address, text in LINK.findall(shown(service.http, f"{PREFIX}{page}"))}
 
 
 @pytest.mark.parametrize(

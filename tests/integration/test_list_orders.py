@@ -19,7 +19,7 @@ from app.runs.outbox import record_checks
 from app.settings import Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 from trainer.contract.result import Check
 
 HTML = {"Accept": "text/html"}
@@ -166,10 +166,10 @@ def test_main_check_is_a_column(service: Service) -> None:
     measured = '<td class="wrap name">Gradients &lt;equal&gt;: <span class="nowrap">0.25 nats</span>'
     row = f'{measured}, <span class="nowrap">at most 1e-6</span>'
     for path in ("/runs", "/runs/rows"):
-        text = service.http.get(f"{path}?col=check&sort=oldest", headers=HTML).text
+        text = shown(service.http, f"{path}?col=check&sort=oldest")
         rows = text.split('<tr id="run-')[1:]
         assert [int(part.split('"')[0]) for part in rows if row in part] == [3]
-        assert row not in service.http.get(path, headers=HTML).text
+        assert row not in shown(service.http, path)
 
 
 def test_page_sorts_by_its_address(service: Service) -> None:
@@ -192,7 +192,7 @@ def test_audit_log_is_paged_and_filtered(service: Service) -> None:
     cancelled = service.get("/audit", params={"action": "cancel"}).json()["items"]
     assert [item["run_id"] for item in cancelled] == [4, 2]
     assert [item["action"] for item in service.get("/audit", params={"run": 3}).json()["items"]] == ["submit"]
-    text = service.http.get("/audit?action=cancel", headers=HTML).text
+    text = shown(service.http, "/audit?action=cancel")
     assert "&lt;b&gt;1" in text
     assert "<b>1" not in text
     assert "&lt;b&gt;2" not in text
@@ -212,5 +212,5 @@ def test_audit_log_is_the_operators(tmp_path: Path) -> None:
                 assert (
                     service.http.get(path, headers=HTML).status_code == 403
                 )  # the public reads runs, not who did what
-            assert 'href="/audit"' in operator.get("/runs", headers=HTML).text
-            assert 'href="/audit"' not in viewer.get("/runs", headers=HTML).text
+            assert 'href="/audit"' in shown(operator, "/runs")
+            assert 'href="/audit"' not in shown(viewer, "/runs")

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from app.settings import Settings
 from tests.support.pages_data import HOSTILE, add_run
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 
 HTML = {"Accept": "text/html"}
 HTMX = {"Accept": "text/html", "HX-Request": "true"}
@@ -42,9 +42,7 @@ def runs(service: Service) -> Iterator[dict[str, int]]:
 
 
 def page(service: Service, address: str) -> str:
-    answer = service.http.get(address, headers=HTML)
-    assert answer.status_code == 200
-    return answer.text
+    return shown(service.http, address)
 
 
 def row_ids(text: str) -> list[int]:
@@ -135,12 +133,12 @@ def test_label_opens_and_closes_in_place(service: Service, runs: dict[str, int])
     path = f"/runs/{runs['tagged']}"
     send(service, f"{path}/edit", name=HOSTILE, notes=HOSTILE)
     for label, field in (("name", "edit-name"), ("tags", "edit-tags"), ("notes", "edit-notes")):
-        shown, opened = page(service, f"{path}/label/{label}"), page(service, f"{path}/label/{label}?edit=1")
-        assert field not in shown
+        closed, opened = page(service, f"{path}/label/{label}"), page(service, f"{path}/label/{label}?edit=1")
+        assert field not in closed
         assert f'id="{field}"' in opened
         assert "hx-morph-skip" in opened
         assert f'id="{field}"' in page(service, f"{path}?edit={label}")  # the same without a script
-        assert "<script>alert" not in shown + opened
+        assert "<script>alert" not in closed + opened
     assert 'value="&#34;a,b&#34;, nightly"' in page(service, f"{path}/label/tags?edit=1")
     assert "edit-" not in page(service, f"{path}?edit=colour")
     assert service.http.get(f"{path}/label/colour", headers=HTML).status_code == 422
@@ -207,13 +205,13 @@ def test_viewer_reads_labels_and_changes_none(tmp_path: Path) -> None:
     with running_service(settings) as service:
         run_id = add_run(service.engine, "succeeded", verdict="pass", notes="for all", tags=["t"], pinned=True)
         with service.client("viewer-token") as viewer:
-            text = viewer.get(f"/runs/{run_id}?edit=notes", headers=HTML).text
+            text = shown(viewer, f"/runs/{run_id}?edit=notes")
             assert "for all" in text
             assert "★ pinned" in text
             assert "data-edit" not in text
             assert "edit-notes" not in text
-            assert "edit-notes" not in viewer.get(f"/runs/{run_id}/label/notes?edit=1", headers=HTML).text
-            rows = viewer.get("/runs", headers=HTML).text
+            assert "edit-notes" not in shown(viewer, f"/runs/{run_id}/label/notes?edit=1")
+            rows = shown(viewer, "/runs")
             assert "★ pinned" in rows
             assert 'type="checkbox" name="run"' not in rows
             assert "formaction" not in rows

@@ -17,7 +17,7 @@ from app.db import write_session
 from app.runs.models import WorkerRow
 from app.settings import SECRET_VARIABLES, Settings
 from tests.support.ended import end_run
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 from trainer.contract.paths import AttemptPaths
 from worker.executors.local.executor import LocalExecutor
 from worker.plan import AttemptPlan
@@ -56,9 +56,9 @@ def test_numbers_name_no_run(tmp_path: Path) -> None:
     with running_service(Settings(data_dir=tmp_path)) as service:
         run_id = end_run(service.engine, service.settings.runs_dir, payload=b"x" * 5000)
         for _ in range(2):
-            service.get(f"/runs/{run_id}")
+            assert service.get(f"/runs/{run_id}").status_code == 200
         assert service.get("/usage").json()["bytes"] > 5000
-        text = service.http.get("/metrics").text
+        text = shown(service.http, "/metrics")
     numbers = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
     assert numbers['ddp_audit_free_bytes{directory="data"}'] > 0
     assert numbers["ddp_audit_run_bytes"] > 5000

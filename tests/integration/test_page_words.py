@@ -9,7 +9,7 @@ from app.clock import now
 from app.db import write_session
 from app.settings import Settings
 from tests.support.pages_data import add_events, add_run, add_stages
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 
 HTML = {"Accept": "text/html"}
 
@@ -29,11 +29,13 @@ def running_run(service: Service) -> int:
 
 def text(service: Service, path: str) -> str:
     """Return what a page shows, its tags gone and its spaces single."""
-    return " ".join(re.sub(r"<[^>]+>", " ", service.http.get(path, headers=HTML).text).split())
+    return " ".join(re.sub(r"<[^>]+>", " ", shown(service.http, path)).split())
 
 
 def test_unknown_address_is_explained(service: Service) -> None:
-    assert "There is nothing at this address" in text(service, "/nothing")
+    answer = service.http.get("/nothing", headers=HTML)
+    assert answer.status_code == 404
+    assert "There is nothing at this address" in answer.text
     assert "nothing at this address" in service.get("/nothing").json()["detail"]
     assert "header Allow" in service.http.put("/api/v1/runs").json()["detail"]
 
@@ -45,9 +47,9 @@ def test_running_run_tells_time_so_far(service: Service, running_run: int) -> No
 
 
 def test_one_run_is_singular(service: Service, running_run: int) -> None:
-    shown = text(service, "/storage?newest=1")
-    assert re.search(r"in \d+ files? of 1 run\b", shown)
-    assert "1 run no policy removes" in shown
+    words = text(service, "/storage?newest=1")
+    assert re.search(r"in \d+ files? of 1 run\b", words)
+    assert "1 run no policy removes" in words
 
 
 def test_ended_run_does_not_say_it_twice(service: Service) -> None:
@@ -63,9 +65,9 @@ def test_stage_alone_shows_no_backend(service: Service) -> None:
     with write_session(service.engine) as session:
         started = {"type": "start", "pid": 7, "device": "cpu"}
         add_events(session, run_id, "prepare", [{**started, "backend": "none"}, {**started, "backend": "gloo"}])
-    shown = text(service, f"/runs/{run_id}")
-    assert "started, pid 7 on cpu, gloo" in shown
-    assert "on cpu, none" not in shown
+    words = text(service, f"/runs/{run_id}")
+    assert "started, pid 7 on cpu, gloo" in words
+    assert "on cpu, none" not in words
 
 
 def test_banner_names_stage_by_its_title(service: Service, running_run: int) -> None:
@@ -79,7 +81,7 @@ def test_run_is_launched_again_with_changes(service: Service) -> None:
     params = {"learning_rate": 0.123456789, "share_gpu": True}
     wanted = {"kind": "token-parity", "preset": "quick", "name": "base", "tags": ["a", "b"], "params": params}
     first = service.post("/runs", wanted).json()["id"]
-    assert f'href="/launch?like={first}"' not in service.http.get(f"/runs/{first}", headers=HTML).text  # not ended
+    assert f'href="/launch?like={first}"' not in shown(service.http, f"/runs/{first}")  # not ended
     service.post(f"/runs/{first}/cancel")
     assert f'href="/launch?like={first}"' in service.http.get(f"/runs/{first}", headers=HTML).text
     form = service.http.get(f"/launch?like={first}", headers=HTML).text
@@ -94,5 +96,7 @@ def test_run_is_launched_again_with_changes(service: Service) -> None:
 
 
 def test_empty_policy_is_asked_for_a_limit(service: Service) -> None:
-    assert "give at least one limit" in text(service, "/storage?days=&newest=&most=&kind=")
+    answer = service.http.get("/storage?days=&newest=&most=&kind=", headers=HTML)
+    assert answer.status_code == 422
+    assert "give at least one limit" in answer.text
     assert "give at least one limit" not in text(service, "/storage?page=1")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.settings import Settings
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 
 PREFIX = "/team"
 
@@ -28,9 +28,9 @@ def test_prefix_may_be_stripped(prefixed: Service, before: str, path: str) -> No
 
 @pytest.mark.parametrize("before", [PREFIX, ""], ids=["kept", "stripped"])
 def test_links_carry_the_prefix(prefixed: Service, before: str) -> None:
-    page = prefixed.http.get(f"{before}/storage", headers={"Accept": "text/html"})
-    assert f'action="{PREFIX}/storage#retention"' in page.text
-    assert 'href="/storage"' not in page.text
+    page = shown(prefixed.http, f"{before}/storage")
+    assert f'action="{PREFIX}/storage#retention"' in page
+    assert 'href="/storage"' not in page
     wrong = prefixed.http.get(f"{before}/static/css/none.css")
     assert wrong.status_code == 404
     assert prefixed.http.post(f"{before}/storage/orphans", headers={"Accept": "text/html"}).status_code == 409

@@ -18,7 +18,7 @@ from app.schema import migrate
 from app.settings import Settings
 from app.web.charts.resources import resource_panels
 from tests.support.pages_data import add_run, add_usage
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 from tests.support.worker_lab import ROOT, Lab
 from trainer.contract.crumb import read_crumb
 from trainer.contract.paths import AttemptPaths
@@ -185,12 +185,12 @@ def test_resources_are_told_per_rank(service: Service) -> None:
 
 def test_page_draws_what_was_measured(service: Service) -> None:
     number, bare = sampled(service), add_run(service.engine, "succeeded")
-    text = service.http.get(f"/runs/{number}", headers=HTML).text
+    text = shown(service.http, f"/runs/{number}")
     assert "CPU per rank" in text
     assert "Memory per rank" in text
     assert "GPU busy" not in text
-    assert "GPU busy" in service.http.get(f"/runs/{sampled(service, gpu=True)}", headers=HTML).text
-    assert "CPU per rank" not in service.http.get(f"/runs/{bare}", headers=HTML).text
+    assert "GPU busy" in shown(service.http, f"/runs/{sampled(service, gpu=True)}")
+    assert "CPU per rank" not in shown(service.http, f"/runs/{bare}")
 
 
 def test_charts_are_asked_for_until_end(service: Service) -> None:

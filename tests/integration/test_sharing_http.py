@@ -23,7 +23,7 @@ from app.runs.results.trends import Trend, TrendItem, fill_checks
 from app.runs.states import Reason, State
 from app.settings import Settings
 from tests.support.ended import end_run, make_result
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 from trainer.contract.result import Check, ImageItem, ImagesPanel, Line, Panel, Relation, SeriesPanel
 
 API = "/api/v1"
@@ -194,13 +194,13 @@ def test_trend_says_how_to_read(client: httpx.Client, engine: Engine, settings: 
     syncs = next(row for row in compared["checks"] if row["name"] == "syncs")
     assert [value["relation"] for value in syncs["values"]] == ["equal", "equal"]
     assert syncs["values"][0].keys() == ComparedCheck.model_fields.keys()
-    page = client.get("/trends", params={"kind": "token-parity", "check": "syncs"}).text
+    page = shown(client, "/trends?kind=token-parity&check=syncs")
     assert "fails, 3 more than expected" in page
     assert "expected 18" in page
     assert "of its limit" not in page
     old = client.get(f"{API}/trends", params={"kind": "token-parity", "check": "old"}).json()
     assert [(item["relation"], item["margin"]) for item in old["items"]] == [("at_most", None)] * 2
-    page = client.get("/trends", params={"kind": "token-parity", "check": "old"}).text
+    page = shown(client, "/trends?kind=token-parity&check=old")
     assert "limit 1e-6" in page
     assert "500,000 times" not in page
 

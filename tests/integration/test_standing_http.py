@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from sqlmodel import col, select
 
@@ -12,7 +11,7 @@ from app.runs.models import AuditEntry
 from app.settings import Settings
 from tests.support.ended import end_run
 from tests.support.keeping_data import add_delivery, add_worker, leave_behind
-from tests.support.service import Service, running_service
+from tests.support.service import Service, running_service, shown
 
 
 @pytest.fixture
@@ -76,7 +75,9 @@ def test_usage_tells_what_else_is_there(service: Service) -> None:
 
 def test_orphans_go_by_the_plan_seen(service: Service) -> None:
     left = leave_behind(service.settings.runs_dir / "900" / "a", 100)
-    found = service.get("/orphans").json()
+    answer = service.get("/orphans")
+    assert answer.status_code == 200
+    found = answer.json()
     assert [(item["what"], item["path"]) for item in found["items"]] == [("folder_without_run", "runs/900")]
     assert str(service.settings.data_dir) not in str(found)
     answer = service.post("/orphans", {"plan": "another"})
@@ -126,7 +127,7 @@ def test_trends_keep_presets_apart(service: Service) -> None:
 def test_public_may_sign_in(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = Settings(data_dir=tmp_path_factory.mktemp("public"), token="secret", public_read=True)
     with running_service(settings) as service:
-        page = service.http.get("/storage?newest=0", headers={"Accept": "text/html"}).text
+        page = shown(service.http, "/storage?newest=0")
         assert 'href="/login?next=/storage%3Fnewest%3D0">Sign in</a>' in page
         assert "Remove exactly these" not in page
-        assert ">Sign in</a>" not in httpx.get(f"{service.url}/login", headers={"Accept": "text/html"}).text
+        assert ">Sign in</a>" not in shown(service.http, "/login")

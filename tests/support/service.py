@@ -52,6 +52,15 @@ class Service:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **arguments)
 
 
+def shown(client: httpx.Client, path: str, headers: httpx.Headers | None = None) -> str:
+    """Return what a browser is given at `path`. Fails unless it is a 200: what an error page lacks proves nothing."""
+    asked = httpx.Headers({"Accept": "text/html"})
+    asked.update(headers)
+    answer = client.get(path, headers=asked)
+    assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
+    return answer.text
+
+
 @contextmanager
 def running_service(settings: Settings) -> Iterator[Service]:
     """Migrate, serve on a free port of this machine, and stop."""
