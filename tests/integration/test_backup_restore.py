@@ -4,7 +4,6 @@ import io
 import json
 import sqlite3
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from app.storage.archive import BackupInvalid
 from app.storage.backup import backup
 from app.storage.restore import restore
 from tests.support.ended import end_run
+from tests.support.waiting import meanwhile, until
 
 
 @pytest.fixture
@@ -74,54 +74,49 @@ def test_restore_gives_everything_back(live: tuple[Settings, Engine], tmp_path: 
 
 def test_backup_while_writers_write(live: tuple[Settings, Engine], tmp_path: Path) -> None:
     settings, engine = live
-    stop = threading.Event()
+    written, begun, pairs = [0], [0], [0]
 
-    def write_pairs() -> None:
-        number = 0
-        while not stop.is_set():
-            with write_session(engine) as session:  # two rows that belong together
-                session.merge(Meta(key="left", value=str(number)))
-                session.merge(Meta(key="right", value=str(number)))
-            number += 1
+    def write_pair() -> None:
+        with write_session(engine) as session:  # two rows that belong together
+            session.merge(Meta(key="left", value=str(written[-1] + 1)))
+            session.merge(Meta(key="right", value=str(written[-1] + 1)))
+        written.append(written[-1] + 1)
 
-    writer = threading.Thread(target=write_pairs)
-    writer.start()
-    try:
+    with meanwhile(write_pair):
         for place in range(3):
+            begun.append(written[-1] + 1)
+            until(lambda: written[-1] >= begun[-1], "another pair")
             backup(settings, tmp_path / f"{place}.tar")
-    finally:
-        stop.set()
-        writer.join()
     for place in range(3):
         target = Settings(data_dir=tmp_path / f"t{place}")
         restore(target, tmp_path / f"{place}.tar")
         with sqlite3.connect(target.data_dir / "ddp-audit.db") as connection:
             pair = dict(connection.execute("SELECT key, value FROM meta WHERE key IN ('left', 'right')").fetchall())
         connection.close()
-        assert pair.get("left") == pair.get("right")
+        assert pair["left"] == pair["right"]
+        pairs.append(int(pair["left"]))
+    assert all(number >= least for number, least in zip(pairs, begun, strict=True))
+    assert 0 < pairs[1] < pairs[2] < pairs[3] <= written[-1]  # more was written before each
 
 
 def test_file_that_grows_stays_readable(live: tuple[Settings, Engine], tmp_path: Path) -> None:
     settings, _engine = live
     log = settings.runs_dir / "1" / "growing.log"
     log.write_bytes(b"line\n")
-    stop = threading.Event()
 
     def append() -> None:
-        while not stop.is_set():
-            with log.open("ab") as handle:
-                handle.write(b"line\n" * 100)
+        with log.open("ab") as handle:
+            handle.write(b"line\n" * 100)
 
-    writer = threading.Thread(target=append)
-    writer.start()
-    try:
+    with meanwhile(append):
+        grown = until(lambda: log.stat().st_size > 5 and log.stat().st_size, "the first growth")
         backup(settings, tmp_path / "b.tar")
-    finally:
-        stop.set()
-        writer.join()
+        until(lambda: log.stat().st_size > grown, "growth since the backup began")
     target = Settings(data_dir=tmp_path / "t")
     restore(target, tmp_path / "b.tar")
-    assert log.read_bytes().startswith((target.runs_dir / "1" / "growing.log").read_bytes())
+    kept = (target.runs_dir / "1" / "growing.log").read_bytes()
+    assert len(kept) >= grown
+    assert log.read_bytes().startswith(kept)
 
 
 def test_half_a_backup_never_appears(
