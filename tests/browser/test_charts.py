@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from sqlalchemy import Engine
 
 from tests.browser.chart_probe import a_run, chart, coloured, drag, falling, hover, measure, plot, visible
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import Service, Tab, next_frames
 
 pytestmark = pytest.mark.browser
 EVEN, UNEVEN = range(0, 100, 2), range(1, 101, 2)
@@ -171,11 +171,11 @@ def test_line_is_hidden_by_click_and_by_key(tab: Tab, service: Service, engine: 
     assert coloured(holder, 1, 0, 49) > 200
     second.click()
     expect(second).to_have_attribute("aria-pressed", "false")
-    tab.page.wait_for_timeout(100)
+    next_frames(tab.page)
     assert coloured(holder, 1, 0, 49) == 0
     assert coloured(holder, 0, 0, 49) > 200
     second.press("Space")
-    tab.page.wait_for_timeout(100)
+    next_frames(tab.page)
     assert coloured(holder, 1, 0, 49) > 200
     first.focus()
     tab.page.keyboard.press("Enter")
@@ -237,6 +237,6 @@ def test_theme_changes_colours(tab: Tab, service: Service, engine: Engine) -> No
     light = tab.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--c0')")
     tab.page.emulate_media(color_scheme="dark")
     assert tab.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--c0')") != light
-    tab.page.wait_for_timeout(100)
+    next_frames(tab.page)
     assert coloured(holder, 0, *zoomed) > 200
     assert visible(holder) == zoomed

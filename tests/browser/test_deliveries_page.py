@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,10 +13,9 @@ from app.schema import migrate
 from app.settings import Settings
 from tests.browser.conftest import Tab, serve
 from tests.support.receiver import Receiver, listening
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.browser
-SENT_MS = 15_000
-"""The service looks every two seconds for what is due."""
 
 
 @pytest.fixture
@@ -32,6 +32,13 @@ def told(tmp_path: Path, receiver: Receiver) -> Iterator[str]:
     yield from serve(tmp_path, "--no-worker", webhook_url=receiver.url, webhook_secret="shared")
 
 
+def attempts(told: str) -> list[Any]:
+    """Return what is recorded of the sending of the first delivery."""
+    (item,) = httpx.get(f"{told}/api/v1/webhooks/deliveries").json()["items"]
+    recorded: list[Any] = item["attempts"]
+    return recorded
+
+
 def test_failed_delivery_is_sent_again(told: str, receiver: Receiver, tab: Tab) -> None:
     receiver.answers = [500]
     run_id = httpx.post(f"{told}/api/v1/runs", json={"kind": "token-parity"}).json()["id"]
@@ -41,20 +48,13 @@ def test_failed_delivery_is_sent_again(told: str, receiver: Receiver, tab: Tab) 
     page.get_by_role("link", name="Deliveries").click()
     row = page.locator("#delivery-1")
     expect(row).to_contain_text("cancelled")
-    for _ in range(20):
-        if receiver.received:
-            break
-        page.wait_for_timeout(SENT_MS / 20)
+    until(lambda: len(attempts(told)) == 1, "the first attempt")
     page.reload()
     expect(row).to_contain_text("the receiver answered 500")
     expect(row).to_contain_text("pending")
     row.get_by_role("button", name="Send again").click()
     expect(page).to_have_url(f"{told}/deliveries?run={run_id}")
-    for _ in range(20):
-        if len(receiver.received) > 1:
-            break
-        page.wait_for_timeout(SENT_MS / 20)
-    page.wait_for_timeout(300)
+    until(lambda: len(attempts(told)) == 2, "the second attempt")
     page.reload()
     expect(row).to_contain_text("delivered")
     expect(row.locator("ol li")).to_have_count(2)

@@ -1,15 +1,13 @@
 """Name, tags, notes and pin of a run, changed where they are shown: by keyboard, by mouse, and without JavaScript."""
 
-import time
-
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
 from app.db import read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.store import get_run_document
-from tests.browser.conftest import BOTH, OFF, Service, Tab
+from tests.browser.conftest import BOTH, OFF, Held, Service, Tab, next_frames
 from tests.browser.test_every_page import SHIFTS
 from tests.support.pages_data import HOSTILE, add_run
 
@@ -190,12 +188,13 @@ def test_cancel_is_a_link_without_script(page: Page, engine: Engine, run_id: int
     "tab", [pytest.param({"viewport": {"width": 375, "height": 1400}}, id="narrow")], indirect=True
 )
 def test_late_scripts_move_nothing(tab: Tab, service: Service, run_id: int) -> None:
-    def late(route: Route) -> None:
-        time.sleep(0.25)
-        route.continue_()
-
-    tab.page.route("**/static/js/*", late)
     for address in ("/runs", f"/runs/{run_id}"):
-        tab.page.goto(service.base + address)
+        held = Held(tab.page, "**/static/js/*")
+        tab.page.goto(service.base + address, wait_until="commit")
+        tab.page.wait_for_selector("footer", state="attached")
+        next_frames(tab.page)  # the page is drawn before its scripts are there
+        assert held.routes
+        held.let_go()
         tab.page.wait_for_load_state("load")
+        next_frames(tab.page)
         assert float(tab.page.evaluate(SHIFTS)) < 0.005, address

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import ROOT, SHOTS, Service, Tab
+from tests.browser.conftest import ROOT, SHOTS, Service, Tab, next_frames
 
 pytestmark = pytest.mark.browser
 
@@ -83,7 +83,7 @@ def test_pages_are_sound(tab: Tab, service: Service, request: pytest.FixtureRequ
         assert answer is not None
         assert answer.status == 200, address
         tab.page.wait_for_load_state("load")
-        tab.page.wait_for_timeout(150)  # charts draw themselves after the load
+        next_frames(tab.page)  # charts draw themselves after the load
         found = serious(tab.page, None if look == "light-1280" else LOOKS_RULES)
         if sideways(tab.page) > 0:
             found.append(f"scrolls {sideways(tab.page)} px sideways")

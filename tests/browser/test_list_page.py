@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -211,12 +212,13 @@ def test_all_on_the_page_are_tagged_by_keyboard(page: Page, runs: dict[str, int]
 
 @BOTH
 def test_enter_on_a_tick_does_nothing(page: Page, runs: dict[str, int]) -> None:
-    address = page.url
+    address, sent = page.url, []
+    page.on("request", lambda request: sent.append(request.method))
     page.check(box(page, runs["waiting"]))
     page.keyboard.press("Enter")
-    page.wait_for_timeout(300)
     assert page.url == address
     page.reload()
+    assert "POST" not in sent
     expect(page.locator(f"#run-{runs['waiting']}")).to_contain_text("queued")
 
 
@@ -283,13 +285,16 @@ def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) ->
 
 
 def test_hidden_tab_asks_for_nothing(page: Page) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/runs/rows" in request.url else None)
+    page.clock.install()
+    page.reload()
+    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))  # from here on the page's time passes when told
     page.evaluate(AWAY % "true")
-    page.wait_for_timeout(3500)
-    assert asked == []
+    with page.expect_request("**") as first:
+        page.clock.run_for(60_000)
+        page.evaluate("fetch('/healthz').then((answer) => answer.status)")
+    assert first.value.url.endswith("/healthz")
     page.evaluate(AWAY % "false")
-    with page.expect_request("**/runs/rows*", timeout=2000):  # at once, not with the next turn
+    with page.expect_request("**/runs/rows*"):  # at once, not with the next turn
         page.evaluate(CHANGED)
-    with page.expect_request("**/runs/rows*", timeout=4000):
-        pass
+    with page.expect_request("**/runs/rows*"):
+        page.clock.run_for(5_000)

@@ -1,17 +1,16 @@
 """The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
 
 import re
-import time
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.clock import now
 from app.db import write_session
 from app.runs.models import RankRow, Run, RunHistory, StageAttempt
-from tests.browser.conftest import Service, Tab
+from tests.browser.conftest import Held, Service, Tab
 from tests.support.pages_data import (
     HOSTILE,
     add_events,
@@ -23,6 +22,7 @@ from tests.support.pages_data import (
     write_log,
 )
 from tests.support.results import make_result
+from tests.support.waiting import until
 from trainer.contract.paths import RunPaths
 
 pytestmark = pytest.mark.browser
@@ -143,16 +143,17 @@ def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: 
     add_stages(engine, run_id, STAGES)
     page = tab.page
     streams: list[str] = []
+    page.clock.install()
     page.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
     page.goto(f"{service.base}/runs/{run_id}")
     say(engine, run_id, "seen")
     expect(page.locator("#log-lines")).to_contain_text("seen")
     page.evaluate(AWAY % "true")
-    page.evaluate(CHANGED)
+    with page.expect_event("requestfailed", lambda request: "/live" in request.url):  # the stream is left
+        page.evaluate(CHANGED)
     for number in range(5):
         say(engine, run_id, f"missed {number}")
     write_log(service.settings, run_id, "distributed", 1, "printed meanwhile\n", stream="stderr")
-    page.wait_for_timeout(1500)
     assert lines(page) == ["seen"]
     page.evaluate(AWAY % "false")
     page.evaluate(CHANGED)
@@ -163,10 +164,9 @@ def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: 
     with write_session(engine) as session:
         finish(session, run_id)
     expect(page.locator("#run-head")).to_contain_text("succeeded")
-    before = len(streams)
-    page.wait_for_timeout(2500)
-    assert before == 2
-    assert len(streams) == before  # the stream was closed by `end`, not opened again
+    page.clock.run_for(60_000)
+    page.evaluate("fetch('/healthz').then((answer) => answer.status)")  # what was asked before it is known by now
+    assert len(streams) == 2  # the stream was closed by `end`, not opened again
 
 
 def test_log_can_be_narrowed(tab: Tab, service: Service, engine: Engine) -> None:
@@ -191,12 +191,11 @@ def test_late_extension_still_connects(service: Service, tab: Tab, engine: Engin
     run_id = add_run(engine, "running", moves=("starting",))
     add_stages(engine, run_id, STAGES)
 
-    def late(route: Route) -> None:
-        time.sleep(1)
-        route.continue_()
-
-    tab.page.route("**/hx-sse.min.js*", late)
-    with tab.page.expect_request(f"**/runs/{run_id}/live*", timeout=10_000):
-        tab.page.goto(f"{service.base}/runs/{run_id}")
+    held = Held(tab.page, "**/hx-sse.min.js*")
+    tab.page.goto(f"{service.base}/runs/{run_id}", wait_until="commit")
+    until(lambda: tab.page.evaluate("window.htmx !== undefined") and held.routes, "htmx alone")
+    tab.page.evaluate("new Promise((done) => setTimeout(done, 0))")
+    with tab.page.expect_request(f"**/runs/{run_id}/live*"):
+        held.let_go()
     with write_session(engine) as session:
         finish(session, run_id)

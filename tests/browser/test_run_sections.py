@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
 from tests.browser.chart_probe import a_run, falling, measure
-from tests.browser.conftest import OFF, SECTIONS, Service, Tab, shown
+from tests.browser.conftest import OFF, SECTIONS, Service, Tab, next_frames, shown
 from tests.support.pages_data import add_run, save_result
 from tests.support.results import every_panel, make_result
 
@@ -183,7 +183,7 @@ def test_charts_are_drawn_to_size_when_shown(tab: Tab, service: Service, engine:
     measure(engine, run_id, 0, falling(50))
     page = tab.page
     page.goto(f"{service.base}/runs/{run_id}")
-    page.wait_for_timeout(200)
+    next_frames(page)
     assert page.locator("canvas").count() == 0  # nothing is drawn for nobody
     page.get_by_role("link", name="Metrics").click()
     expect(page.locator("#metrics canvas")).to_have_count(1)

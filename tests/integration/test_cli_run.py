@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from app.db import create_database_engine, read_session
 from app.runs.models import RankRow, Run
 from app.settings import Settings
 from tests.support.cli import call, start
+from tests.support.waiting import until
 
 
 @pytest.mark.torchrun
@@ -46,15 +46,15 @@ def test_interrupt_cancels_the_run(tmp_path: Path) -> None:
 def _until_ranks(engine_path: Path, seconds: float = 120) -> list[int]:
     """Return the pids of the first stage's ranks as soon as they are known."""
     engine = create_database_engine(Settings(data_dir=engine_path))
-    deadline = time.monotonic() + seconds
+
+    def pids() -> list[int]:
+        if not (engine_path / "runs" / "1" / "config.json").exists():
+            return []
+        with read_session(engine) as session:
+            row = session.get(RankRow, (1, "prepare", 1, 0))
+            return [] if row is None or row.pid is None else [row.pid]
+
     try:
-        while time.monotonic() < deadline:
-            if (engine_path / "runs" / "1" / "config.json").exists():
-                with read_session(engine) as session:
-                    row = session.get(RankRow, (1, "prepare", 1, 0))
-                    if row is not None and row.pid is not None:
-                        return [row.pid]
-            time.sleep(0.1)
+        return list(until(pids, "the first rank", seconds))
     finally:
         engine.dispose()
-    pytest.fail(f"no rank started within {seconds} s")

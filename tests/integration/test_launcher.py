@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support.stages import ROOT
+from tests.support.waiting import until
 from trainer.common.process import PARENT_VARIABLE
 from trainer.contract.paths import AttemptPaths
 from trainer.launch import endpoint_problem
@@ -27,6 +27,8 @@ rank, mode = os.environ["RANK"], sys.argv[1]
 if mode == "tied":
     from trainer.common.process import die_with_parent
     die_with_parent()
+if mode == "saved":
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(65))
 open(f"{sys.argv[2]}.{rank}", "w").write(str(os.getpid()))
 sys.stdout.write(f"words of rank {rank}")
 if mode == "well" or (mode == "early" and rank == "1"):
@@ -41,8 +43,6 @@ if rank == "1":
         raise ValueError("no such luck")
 if mode == "early":
     sys.exit(5)
-if mode == "saved":
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(65))
 time.sleep(60)
 """
 
@@ -68,12 +68,8 @@ class Launch:
     def pids(self) -> list[int]:
         """Wait for both ranks and return their process ids."""
         files = [Path(f"{self.marks}.{rank}") for rank in (0, 1)]
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if all(file.exists() and file.read_text() for file in files):
-                return [int(file.read_text()) for file in files]
-            time.sleep(0.05)
-        raise AssertionError("the ranks did not start")
+        until(lambda: all(file.exists() and file.read_text() for file in files), "both ranks start")
+        return [int(file.read_text()) for file in files]
 
     def end(self) -> tuple[int, dict[str, Any]]:
         """Wait for the launcher and return its exit code and its report."""
@@ -125,7 +121,6 @@ def test_early_good_end_is_visible(tmp_path: Path) -> None:
 def test_ranks_that_saved_end_with_65(tmp_path: Path) -> None:
     launch = Launch(tmp_path, "saved")
     launch.pids()
-    time.sleep(0.5)  # the handler is set right after the mark
     launch.process.terminate()
     code, report = launch.end()
     assert (code, _ends(report)) == (65, [(65, None), (65, None)])
@@ -137,10 +132,14 @@ def test_no_rank_outlives_the_launcher(tmp_path: Path) -> None:
     pids = launch.pids()
     launch.process.kill()
     launch.process.communicate()
-    deadline = time.monotonic() + 10
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-        assert time.monotonic() < deadline, "a rank lives on"
-        time.sleep(0.05)
+    until(lambda: not any(map(alive, pids)), "the death of every rank")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_orphan_refuses_to_start() -> None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -18,6 +17,7 @@ from app.runs.models import WorkerRow
 from app.settings import SECRET_VARIABLES, Settings
 from tests.support.ended import end_run
 from tests.support.service import Service, running_service, shown
+from tests.support.waiting import until
 from trainer.contract.paths import AttemptPaths
 from worker.executors.local.executor import LocalExecutor
 from worker.plan import AttemptPlan
@@ -75,6 +75,14 @@ def test_every_answer_has_a_number(tmp_path: Path) -> None:
         assert len(set(numbers)) == 3
 
 
+def asked(url: str) -> httpx.Response | None:
+    """Return the answer to a request with a number, None while nobody listens."""
+    try:
+        return httpx.get(url, headers={"X-Request-ID": "seen-by-the-test"}, timeout=60)
+    except httpx.TransportError:
+        return None
+
+
 def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -83,14 +91,7 @@ def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "app.cli.main", "serve", "--no-worker", "--port", str(port)]
     process = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                headers = {"X-Request-ID": "seen-by-the-test"}
-                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/runs/5?key={secret}", headers=headers)
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        answer = until(lambda: asked(f"http://127.0.0.1:{port}/api/v1/runs/5?key={secret}"), "an answer")
         assert answer.status_code == 401
     finally:
         process.send_signal(signal.SIGTERM)
@@ -126,12 +127,9 @@ def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     executor = LocalExecutor(settings)
     handle = executor.start(plan)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "seen").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    seen = until(lambda: (tmp_path / "seen").exists() and (tmp_path / "seen").read_text(), "what the job saw")
     handle.destroy()
     executor.close()
-    seen = (tmp_path / "seen").read_text()
     assert "PATH" in seen
     assert "hidden-from-jobs" not in seen
     assert "lower-case-works-too" not in seen

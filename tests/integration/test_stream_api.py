@@ -1,7 +1,6 @@
 """The stream of a run: everything once, from any place, through its end."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from app.runs.states import Reason, State
 from app.settings import Settings
 from tests.support.pages_data import add_events, add_run, add_stages, write_log
 from tests.support.service import Message, Service, messages, running_service
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -139,26 +139,28 @@ class Follower(threading.Thread):
     def __init__(self, service: Service, run_id: int) -> None:
         super().__init__(daemon=True)
         self._client, self._run_id = service.client(), run_id
-        self.came: list[tuple[float, Message]] = []
+        self.came: list[Message] = []
         self.open = threading.Event()
+        self.whole = False
+        """Whether the service ended the stream properly instead of cutting it off."""
         self.start()
-        assert self.open.wait(10)
+        assert self.open.wait(PATIENCE)
 
     def run(self) -> None:
         with self._client, self._client.stream("GET", f"/api/v1/runs/{self._run_id}/stream") as response:
             self.open.set()
             for message in messages(response):
-                self.came.append((time.monotonic(), message))
+                self.came.append(message)
+        self.whole = True
 
-    def wait_for(self, kind: str, seconds: float = 5.0, count: int = 1) -> float:
-        """Return when the `count`-th message of a type came. Fails after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            times = [moment for moment, message in self.came if message.type == kind]
-            if len(times) >= count:
-                return times[count - 1]
-            time.sleep(0.02)
-        pytest.fail(f"no {count} messages {kind} within {seconds} s: {[message.type for _, message in self.came]}")
+    def wait_for(self, kind: str, count: int = 1) -> None:
+        """Wait for the `count`-th message of a type."""
+        until(lambda: sum(message.type == kind for message in self.came) >= count, f"{count} messages {kind}")
+
+    def ended(self) -> bool:
+        """Wait for the end of the stream and return whether it was whole."""
+        self.join(PATIENCE)
+        return self.whole
 
 
 def finish(service: Service, run_id: int) -> None:
@@ -176,22 +178,19 @@ def test_live_run_is_followed_to_its_end(service: Service) -> None:
     followers = [Follower(service, run_id) for _ in range(3)]
     for follower in followers:
         follower.wait_for("state", count=3)
-    began = time.monotonic()
     with write_session(service.engine) as session:
         add_events(session, run_id, "train", [{"type": "message", "level": "info", "text": "hello"}])
-    delays = [follower.wait_for("event") - began for follower in followers]
-    began = time.monotonic()
+    for follower in followers:  # while the run goes on; the benchmark measures how soon
+        follower.wait_for("event")
     write_log(service.settings, run_id, "train", 0, "first\n")
-    delays += [follower.wait_for("log") - began for follower in followers]
-    assert max(delays) < 3.0  # a bound for a crowded machine; the benchmark measures the real delay
+    for follower in followers:
+        follower.wait_for("log")
     write_log(service.settings, run_id, "train", 0, "last words")
     finish(service, run_id)
     for follower in followers:
-        follower.join(10)
-        assert not follower.is_alive()
-        told = [message for _, message in follower.came]
-        assert output(told) == {("train", 0, "stdout"): "first\nlast words"}
-        assert told[-1].data == {"state": "succeeded", "reason": "completed", "verdict": "fail"}
+        assert follower.ended()
+        assert output(follower.came) == {("train", 0, "stdout"): "first\nlast words"}
+        assert follower.came[-1].data == {"state": "succeeded", "reason": "completed", "verdict": "fail"}
 
 
 def test_flood_is_skipped_and_told(service: Service) -> None:
@@ -212,7 +211,7 @@ def test_queued_run_streams_its_cancel(service: Service) -> None:
     follower.wait_for("state")
     service.post(f"/runs/{run_id}/cancel")
     follower.wait_for("end")
-    assert [message.data["state"] for _, message in follower.came] == ["queued", "cancelled", "cancelled"]
+    assert [message.data["state"] for message in follower.came] == ["queued", "cancelled", "cancelled"]
 
 
 def test_stream_of_deleted_run_closes(service: Service) -> None:
@@ -222,8 +221,7 @@ def test_stream_of_deleted_run_closes(service: Service) -> None:
     with write_session(service.engine) as session:
         queue.move(session, run_id, State.RUNNING, State.FAILED, reason=Reason.HANG, actor="worker", deleting=True)
     delete_run(service.engine, service.settings, run_id, actor="user")
-    follower.join(10)
-    assert not follower.is_alive()
+    assert follower.ended()
 
 
 def test_streams_end_when_the_service_stops(service: Service) -> None:
@@ -231,10 +229,7 @@ def test_streams_end_when_the_service_stops(service: Service) -> None:
     with running_service(service.settings) as other:
         follower = Follower(other, run_id)
         follower.wait_for("state")
-        began = time.monotonic()
-    assert time.monotonic() - began < 3
-    follower.join(5)
-    assert not follower.is_alive()
+    assert follower.ended()  # uvicorn cuts off what has not ended by itself within its grace
 
 
 def test_left_streams_are_forgotten(service: Service) -> None:
@@ -243,12 +238,13 @@ def test_left_streams_are_forgotten(service: Service) -> None:
         arriving = messages(response)
         next(arriving)
         assert service.app.state.live.streams >= 1
-    deadline = time.monotonic() + 5
-    while service.app.state.live.streams and time.monotonic() < deadline:
-        time.sleep(0.05)
+
+    def forgotten() -> bool:
         with write_session(service.engine) as session:  # a stream notices at its next write that its client is gone
             add_events(session, run_id, "train", [{"type": "end"}])
-    assert service.app.state.live.streams == 0
+        return not service.app.state.live.streams
+
+    until(forgotten, "the service forgets the stream")
 
 
 def test_unknown_cursor_is_refused(service: Service, ended: int) -> None:

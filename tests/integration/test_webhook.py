@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from app.sharing.dispatcher import Dispatcher
 from app.sharing.webhook import deliver_due, signature
 from tests.support.ended import end_run
 from tests.support.receiver import Receiver, listening
+from tests.support.waiting import until
 
 SECRET = "a shared secret"
 
@@ -176,9 +176,7 @@ def test_two_dispatchers_send_once(engine: Engine, settings: Settings, receiver:
     threads = [Dispatcher(engine, settings, every=0.01) for _ in range(2)]
     for thread in threads:
         thread.start()
-    deadline = now() + timedelta(seconds=20)
-    while now() < deadline and not all(item["status"] == "delivered" for item in log_of(engine)):
-        threading.Event().wait(0.05)
+    until(lambda: all(item["status"] == "delivered" for item in log_of(engine)), "every delivery")
     for thread in threads:
         thread.stop()
     assert not any(thread.is_alive() for thread in threads)

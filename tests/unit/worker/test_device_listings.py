@@ -2,12 +2,12 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from app.settings import Settings
+from tests.support.waiting import until
 from worker.executors.local.devices import LocalDevices, in_use
 from worker.executors.local.memory import oom_kills
 from worker.executors.local.warm import Starter
@@ -58,10 +58,8 @@ def test_failed_probe_reports_nothing(tmp_path: Path) -> None:
     starter = Starter(os.environ, warm=False)
     probe = (sys.executable, "-c", "print('Traceback')")
     devices = LocalDevices(Settings(data_dir=tmp_path), starter, probe=probe, dev=tmp_path)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and devices.ended_at is None:
-        assert not devices.poll()
-        time.sleep(0.02)
+    until(lambda: devices.poll() or devices.ended_at is not None, "the end of the probe")
+    assert not devices.poll()
     assert devices.document is None
     assert devices.busy() == {}
     assert not devices.poll()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from worker.executors.local.gpus import MIB, GpuUse, GpuWatch, parse
 from worker.executors.local.ranks_seen import by_rank
 
@@ -35,9 +36,7 @@ def tool(folder: Path, body: str) -> str:
 def test_running_tool_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", tool(tmp_path, 'echo "GPU-bbb, 2048, 50"; echo "GPU-zzz, 1, 1"; exec sleep 60'))
     watch = GpuWatch(lambda: {"bbb": 1})
-    until = time.monotonic() + 20
-    while not (found := watch.now()) and time.monotonic() < until:
-        time.sleep(0.05)
+    found = until(watch.now, "numbers of the tool")
     assert found == {1: GpuUse(bytes=2048 * MIB, percent=50.0)}
     ranks = {0: "cuda:1", 1: "cuda:0", 2: "cpu"}
     assert by_rank(ranks, found) == {0: found[1]}
@@ -55,9 +54,7 @@ def test_missing_tool_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_old_numbers_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", tool(tmp_path, 'echo "GPU-bbb, 2048, 50"; exec sleep 60'))
     watch = GpuWatch(lambda: {"bbb": 0})
-    until = time.monotonic() + 20
-    while not watch.now() and time.monotonic() < until:
-        time.sleep(0.05)
+    until(watch.now, "numbers of the tool")
     now = time.monotonic()
     monkeypatch.setattr("worker.executors.local.gpus.time.monotonic", lambda: now + 60)
     assert watch.now() == {}

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from tests.support.waiting import until
 from worker.host import processes
 from worker.host.processes import Identity
 
@@ -42,7 +42,7 @@ def test_zombie_counts_as_gone(start: Start) -> None:
     this = identity(process)
     assert this.alive
     process.kill()
-    time.sleep(0.2)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet reaped
     corpse = this.stat()
     assert corpse is not None
     assert processes.exit_of(corpse.wait_status) == (None, 9)
@@ -54,18 +54,21 @@ def test_reused_pid_is_another_process(start: Start) -> None:
     this = identity(process)
     for other in (replace(this, start=this.start - 1), replace(this, boot="before the reboot")):
         assert not other.alive
-        assert not other.send(signal.SIGKILL)
-    time.sleep(0.1)
-    assert process.poll() is None
+        assert not other.send(signal.SIGTERM)
     assert this.send(signal.SIGKILL)
-    assert process.wait(5) == -9
+    assert process.wait(60) == -9  # the first deadly signal counts, and that was not the TERM
 
 
 def test_marker_must_match_exactly(start: Start) -> None:
-    mine = start("sleep", "60", DDP_AUDIT_MARKER="db:1:train:1")
-    start("sleep", "60", DDP_AUDIT_MARKER="db:1:train:11")
-    start("sleep", "60", NOT_DDP_AUDIT_MARKER="DDP_AUDIT_MARKER=db:1:train:1")
-    time.sleep(0.2)
+    markers = (
+        {"DDP_AUDIT_MARKER": "db:1:train:1"},
+        {"DDP_AUDIT_MARKER": "db:1:train:11"},
+        {"NOT_DDP_AUDIT_MARKER": "DDP_AUDIT_MARKER=db:1:train:1"},
+    )
+    started = [start("sleep", "60", WHO="sleeper", **marker) for marker in markers]
+    mine = started[0]
+    # A process has its own environment from its exec on.
+    until(lambda: all("WHO" in processes.environment_of(item.pid) for item in started), "every exec")
     assert [item.pid for item in processes.marked("db:1:train:1")] == [mine.pid]
     assert processes.environment_of(mine.pid)["DDP_AUDIT_MARKER"] == "db:1:train:1"
 
@@ -74,16 +77,13 @@ def test_stopped_process_dies_of_kill(start: Start) -> None:
     process = start("sleep", "60")
     os.kill(process.pid, signal.SIGSTOP)
     assert processes.kill_all([identity(process)]) == 1
-    assert process.wait(5) == -9
+    assert process.wait(60) == -9
 
 
 def test_descendants_in_own_sessions_found(start: Start) -> None:
     code = "import subprocess,time;subprocess.Popen(['sleep','60'],start_new_session=True);time.sleep(60)"
     process = start(sys.executable, "-c", code)
-    deadline = time.monotonic() + 10
-    while len(processes.children(process.pid)) < 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    found = processes.children(process.pid)
+    found = until(lambda: processes.children(process.pid), "the child")
     assert len(found) == 1
     assert os.getsid(found[0].pid) != os.getsid(process.pid)
     os.kill(found[0].pid, signal.SIGKILL)

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from trainer.contract.crumb import PLACE, CrumbWriter, read_crumb
 
 
@@ -85,8 +85,7 @@ while True:
     path = tmp_path / "crumb"
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     try:
-        while read_crumb(path) is None:
-            time.sleep(0.01)
+        until(lambda: read_crumb(path), "the first breadcrumb")
         for _ in range(2000):
             found = read_crumb(path)
             assert found is not None
