@@ -16,6 +16,7 @@ FORBIDDEN = (
     (re.compile(r"index-url|\"resolved\":\s*\"http"), "an address of a package registry"),
 )
 QUERY = re.compile(r"\b(?:session|connection|cursor|db)\.(?:exec|execute|scalars?|get|get_one|merge|add|delete)\(")
+TIMED = re.compile(r"wait_for_timeout\(|(?:monotonic|perf_counter|time)\(\) - \w+ <")
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>|\sstyle=\"|\son[a-z]+=\"")
 
 
@@ -40,6 +41,10 @@ def breaches(path: Path) -> Iterator[str]:
         for pattern, what in FORBIDDEN:
             if match := pattern.search(text):
                 yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {what}: {match.group()!r}"
+    if name.startswith("tests/") and path.suffix == ".py":
+        for match in TIMED.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{name}:{line}: a fixed pause, or a test of how long something takes: wait for what should happen"
     if path.suffix == ".html":
         for match in INLINE.finditer(text):
             line = text.count("\n", 0, match.start()) + 1

@@ -21,6 +21,8 @@ def test_tree_keeps_house_rules() -> None:
         ("path.md", "see /ho" + "me/someone/x", "a path of one machine"),
         ("lock.json", '"resolved"' + ': "http://x"', "an address of a package registry"),
         ("app/web/api/x.py", '"""Doc."""\nrows = session.exec(query)\n', "a query"),
+        ("tests/x.py", '"""Doc."""\npage.wait_for_' + "timeout(100)\n", "a fixed pause"),
+        ("tests/x.py", '"""Doc."""\nassert time.monotonic() -' + " began < 5\n", "how long something takes"),
         ("page.html", '<p style="color:red">', "inline script or style"),
         ("page.html", "<script>x()</script>", "inline script or style"),
         ("page.html", '<a onclick="x()">', "inline script or style"),
