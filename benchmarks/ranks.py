@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 
 from trainer.common.context import StageContext
-from trainer.common.distributed import Group, process_group, use_deterministic_policy
+from trainer.common.distributed import Group, process_group
 from trainer.common.machine import cpu_model
+from trainer.common.policy import use_deterministic_policy
 from trainer.common.telemetry import Telemetry
 from trainer.contract.config import RunConfig
 from trainer.contract.paths import RunPaths

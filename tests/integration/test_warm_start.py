@@ -231,3 +231,15 @@ def test_ranks_are_the_same_either_way(tmp_path: Path, is_warm: str) -> None:
         parents = {found.parent for row in lab.ranks(run_id) if (found := processes.stat(row.pid or 0)) is not None}
         assert parents == {agent}
         assert lab.finished(run_id).verdict == "pass"
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("is_warm", ["1", "0"])
+def test_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path, is_warm: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with open_lab(tmp_path / "data") as lab:
+        run_id = lab.submit("token-parity")
+        assert lab.worker("--once", TMPDIR=str(temporary), DDP_AUDIT_WARM_START=is_warm).wait(120) == 0
+        assert lab.run(run_id).verdict == "pass"
+    assert [path.name for path in temporary.iterdir()] == []

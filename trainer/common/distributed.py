@@ -21,6 +21,7 @@ from trainer.common.failures import (
     shared_gpu_text,
     world_size_text,
 )
+from trainer.common.policy import use_deterministic_policy
 from trainer.common.process import announce
 from trainer.common.telemetry import Telemetry
 
@@ -72,15 +73,6 @@ def process_group(context: StageContext, *, expected_world_size: int | None = No
             yield group
     finally:
         dist.destroy_process_group()
-
-
-def use_deterministic_policy() -> None:
-    """One thread, deterministic algorithms or an error, no TF32: the same bits for the same inputs."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's BLAS starts
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    torch.set_float32_matmul_precision("highest")
 
 
 def _device(context: StageContext) -> torch.device:

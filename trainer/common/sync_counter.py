@@ -78,7 +78,7 @@ class SyncCounter:
         buffer: torch.Tensor = bucket.buffer()
         started = self._launch(bucket)
         world_size = dist.get_world_size(self._process_group)
-        buffer.div_(world_size)
+        self.average(buffer, world_size)
         if self._ordered:
             parts = [torch.empty_like(buffer) for _ in range(world_size)]
             work = dist.all_gather(parts, buffer, group=self._process_group, async_op=True)
@@ -100,6 +100,13 @@ class SyncCounter:
             return _completed(work, finish)
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
+
+    def average(self, buffer: torch.Tensor, world_size: int) -> None:
+        """Turn this rank's bucket into its share of the mean, as DDP does where no hook is registered.
+
+        DDP multiplies by the inverse. Dividing gives other bits wherever 1 / world_size is no power of two.
+        """
+        buffer.mul_(1.0 / world_size)
 
     def record_synchronisation(self) -> None:
         """Count one completed reduction of the whole model; called with the lock held."""

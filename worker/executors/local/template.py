@@ -29,6 +29,7 @@ CARRIED: Final = (
     "trainer.common.continuation",
     "trainer.common.distributed",
     "trainer.common.evaluation",
+    "trainer.common.policy",
     "trainer.common.sync_counter",
     "trainer.common.window",
     "trainer.common.witness",
@@ -46,8 +47,7 @@ def main() -> int:
     for name in CARRIED:
         importlib.import_module(name)
     torch = sys.modules["torch"]
-    torch.use_deterministic_algorithms(True)  # the first call imports for a second
-    torch.use_deterministic_algorithms(False)
+    sys.modules["trainer.common.policy"].import_policy()
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only their number is wanted
     if threads > 1 or torch.cuda.is_initialized():
         sys.stderr.write(f"importing torch left {threads} threads or an open GPU: nothing is forked from here\n")
