@@ -18,6 +18,9 @@ __all__ = ["Engine", "Session"]
 """Names that rooms without SQL of their own take from here."""
 
 BUSY_TIMEOUT_MS = 30_000
+"""How long a writer waits for its turn, in all."""
+PATIENCE_MS = 4_000
+"""Of that, before it looks whether a stopped worker holds the lock."""
 ASIDE_MS = 1_000
 """How long a request that only reads waits for the write lock, to keep what it found out for the next one."""
 
@@ -48,7 +51,7 @@ def create_database_engine(settings: Settings) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_pre_ping=True)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
+    engine = create_engine(url, connect_args={"timeout": PATIENCE_MS / 1000, "check_same_thread": False})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -59,7 +62,7 @@ def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        f"busy_timeout = {PATIENCE_MS}",
         "journal_mode = WAL",
         "synchronous = NORMAL",
         "foreign_keys = ON",
@@ -72,17 +75,37 @@ def _begin_sqlite(connection: Any) -> None:
     # A deferred transaction that turns into a write fails at once with "database is locked" when another writer came
     # between, whatever the busy timeout; an immediate one waits its turn.
     options = connection.get_execution_options()
-    if not options.get("ddp_audit_write", False):
+    if options.get("ddp_audit_write", False):
+        _begin_writing(connection, options.get("ddp_audit_patience_ms", BUSY_TIMEOUT_MS))
+    else:
         connection.exec_driver_sql("BEGIN")
-        return
-    patience = options.get("ddp_audit_patience_ms", BUSY_TIMEOUT_MS)
+
+
+def _begin_writing(connection: Any, patience: int) -> None:
     try:
-        if patience != BUSY_TIMEOUT_MS:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}")
+        _begin_within(connection, min(patience, PATIENCE_MS))
+    except OperationalError as error:
+        if patience <= PATIENCE_MS or not is_locked(error):
+            raise
+        from app.runs.workers import continue_stopped_workers  # its rows are made with this module
+
+        continue_stopped_workers(connection)
+        _begin_within(connection, patience - PATIENCE_MS)
+
+
+def _begin_within(connection: Any, milliseconds: int) -> None:
+    if milliseconds != PATIENCE_MS:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
+    try:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     finally:
-        if patience != BUSY_TIMEOUT_MS:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        if milliseconds != PATIENCE_MS:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {PATIENCE_MS}")
+
+
+def is_locked(error: OperationalError) -> bool:
+    """Return whether SQLite refused because somebody else holds the write lock."""
+    return "database is locked" in str(error.orig)
 
 
 @contextmanager

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.host import processes
+from app.host.processes import Identity
 from app.runs.models import Run
 from app.runs.states import State
 from benchmarks.machine import header
 from tests.support.worker_lab import ROOT, Lab, open_lab
-from worker.host import processes
-from worker.host.processes import Identity
 
 VICTIMS = ("worker", "web", "shim", "agent", "rank 0", "rank 1")
 DEEDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

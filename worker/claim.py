@@ -11,6 +11,7 @@ from sqlmodel import Session, col, select
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.host.processes import Identity
 from app.runs import queue
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import Reason, State
@@ -18,7 +19,6 @@ from app.runs.workers import live_workers
 from trainer.contract.placement import Offer
 from worker import admission
 from worker.admission import Demand, Refuse, Start, Supply, Wait
-from worker.host.processes import Identity
 from worker.outcome import failure_document
 
 ACTIVE: Final = (State.STARTING, State.RUNNING, State.STOPPING)

@@ -14,6 +14,7 @@ from uuid import uuid4
 from sqlalchemy.exc import OperationalError
 
 from app.db import create_database_engine
+from app.host.processes import own_process
 from app.runs.queue import UnknownRun
 from app.settings import Settings
 from trainer.contract.kinds import kinds
@@ -22,7 +23,6 @@ from worker.attempt import Office
 from worker.claim import Machine, Me
 from worker.executors.base import Executor
 from worker.executors.choose import make_executor
-from worker.host.processes import own_process
 from worker.intake import LeaseLost
 from worker.job import Job
 from worker.log import log

@@ -8,11 +8,11 @@ from sqlmodel import Session, col, select
 
 from app.clock import now
 from app.db import read_session, write_session
+from app.host.processes import Identity, boot_id
 from app.runs import queue
 from app.runs.models import Run, WorkerRow
 from app.runs.workers import WORKER_FRESH_SECONDS
 from worker.claim import ACTIVE, Me, lease
-from worker.host.processes import Identity, boot_id
 from worker.log import log
 
 

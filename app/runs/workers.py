@@ -1,13 +1,18 @@
 """Which workers are alive: those whose heartbeat is fresh."""
 
+import signal
+import socket
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+import structlog
 from sqlmodel import Session, col, select
 
 from app.clock import now
+from app.host.processes import STOPPED_STATES, Identity
 from app.runs.models import WorkerRow
 
+log: Any = structlog.get_logger("app.workers")
 WORKER_FRESH_SECONDS: Final = 15.0
 """A worker whose heartbeat is older counts as gone."""
 
@@ -17,3 +22,22 @@ def live_workers(session: Session) -> list[WorkerRow]:
     oldest = now() - timedelta(seconds=WORKER_FRESH_SECONDS)
     query = select(WorkerRow).where(WorkerRow.heartbeat_at >= oldest).order_by(col(WorkerRow.started_at))
     return list(session.exec(query))
+
+
+def continue_stopped_workers(connection: Any) -> list[int]:
+    """Continue the workers of this host that were stopped, and return their pids.
+
+    A worker stopped inside a write transaction keeps the lock from everybody, and nobody could take over from it.
+    Continuing one that was stopped elsewhere harms nobody. `connection` is one outside any transaction.
+    """
+    query = "SELECT pid, pid_start, boot_id FROM worker WHERE host = ?"
+    rows = connection.exec_driver_sql(query, (socket.gethostname(),)).all()
+    continued = []
+    for pid, start, boot in rows:
+        worker = Identity(pid=int(pid), start=int(start), boot=str(boot))
+        found = worker.stat()
+        if found is not None and found.state in STOPPED_STATES and worker.send(signal.SIGCONT):
+            continued.append(worker.pid)
+    if continued:
+        log.warning("continued stopped workers: one may hold the database", action="workers-continued", pids=continued)
+    return continued

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from app.host import processes
 from tests.support.elsewhere import NAME, ElsewhereExecutor, node, unreachable
 from tests.support.worker_lab import Lab, open_lab
 from trainer.contract.crumb import read_crumb
-from worker.host import processes
 from worker.loop import Worker
 from worker.marker import MARKER
 

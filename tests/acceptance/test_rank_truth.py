@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from app.host import processes
 from app.runs.models import Run
 from tests.support.worker_lab import Lab, open_lab
-from worker.host import processes
 
 pytestmark = pytest.mark.torchrun
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from sqlmodel import col, select
 
+from app.host import processes
+from app.host.processes import Identity
 from app.runs.models import RunHistory
 from tests.support.worker_lab import Lab, open_lab
 from trainer.contract.placement import Offer
 from worker.executors.local.executor import LocalExecutor
 from worker.executors.local.handle import LocalHandle
-from worker.host import processes
-from worker.host.processes import Identity
 from worker.loop import Worker
 from worker.plan import AttemptPlan
 

@@ -18,6 +18,7 @@ REQUEST = {"kind": "token-parity"}
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 200)
+    monkeypatch.setattr(db, "PATIENCE_MS", 100)
     with running_service(Settings(data_dir=tmp_path)) as running:
         yield running
 

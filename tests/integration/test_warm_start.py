@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from app.host import processes
+from app.host.processes import Identity
 from app.settings import SECRET_VARIABLES, Settings
 from tests.support.worker_lab import open_lab
 from worker.executors.local import warm
 from worker.executors.local.executor import LocalExecutor, inherited
 from worker.executors.local.warm import Child, Starter
-from worker.host import processes
-from worker.host.processes import Identity
 from worker.marker import MARKER
 
 LOOK = """
@@ -138,11 +138,11 @@ def test_ends_are_told_alike(warmed: Starter, cold: Starter, tmp_path: Path, nam
 def test_marked_fork_is_found_and_nobody_else(warmed: Starter, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]
     child = warmed.start(argv, {MARKER: "found:by:this:1"}, cwd=str(tmp_path), out=str(tmp_path / "log"))
-    assert [process.pid for process in until(lambda: processes.marked("found:by:this:1"))] == [child.pid]
-    assert processes.marked("found:by:this") == []
+    assert [process.pid for process in until(lambda: processes.carrying(MARKER, "found:by:this:1"))] == [child.pid]
+    assert processes.carrying(MARKER, "found:by:this") == []
     child.kill()
     assert ended(child) == -9
-    assert processes.marked("found:by:this:1") == []
+    assert processes.carrying(MARKER, "found:by:this:1") == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -8,6 +8,7 @@ from sqlalchemy import Engine, event, update
 from sqlmodel import col, select
 
 from app.db import read_session, write_session
+from app.host.processes import Identity
 from app.runs import queue
 from app.runs.derived import RunCheck, RunFacts
 from app.runs.models import Run
@@ -20,7 +21,6 @@ from trainer.contract.result import Check, Result
 from worker import records
 from worker.claim import Me
 from worker.facts import Facts
-from worker.host.processes import Identity
 from worker.intake import LeaseLost
 from worker.outcome import Outcome
 

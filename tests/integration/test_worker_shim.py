@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.host import processes
 from app.settings import Settings
 from tests.support.waiting import until
 from trainer.contract.paths import AttemptPaths
@@ -19,7 +20,7 @@ from worker.executors.base import Fate, Phase, Status
 from worker.executors.local.executor import LocalExecutor
 from worker.executors.local.handle import LocalHandle
 from worker.executors.local.shim import EXIT_TAKEN
-from worker.host import processes
+from worker.marker import MARKER
 from worker.plan import AttemptPlan
 
 FAMILY = """
@@ -112,7 +113,7 @@ def test_stop_ends_deaf_and_stopped(start: Any) -> None:
     assert found["stop"]["processes_ended"] == 3
     assert found["stop"]["processes_left"] == 0
     assert found["ranks"][0]["signal"] == 9
-    assert not processes.marked(found["marker"])
+    assert not processes.carrying(MARKER, found["marker"])
 
 
 def test_helpers_do_not_outlive_the_process(start: Any) -> None:
@@ -120,7 +121,7 @@ def test_helpers_do_not_outlive_the_process(start: Any) -> None:
     found = report(*start(code))
     assert found["main"]["exit_code"] == 0
     assert found["stop"]["processes_ended"] == 1
-    assert not processes.marked(found["marker"])
+    assert not processes.carrying(MARKER, found["marker"])
 
 
 def test_program_that_is_missing_is_told(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_attached_handle_is_the_same_process(start: Any, tmp_path: Path, executo
     assert foreign.status().fate is Fate.LOST
     handle.identity.send(signal.SIGKILL)
     assert until_ended(handle) == Status(phase=Phase.ENDED, fate=Fate.LOST, processes_ended=1)
-    assert not processes.marked(handle.plan.marker)
+    assert not processes.carrying(MARKER, handle.plan.marker)
     assert executor.attach(plan(tmp_path, ""), None).status() == Status(phase=Phase.ENDED, fate=Fate.LOST)
 
 

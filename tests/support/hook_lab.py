@@ -1,4 +1,4 @@
-"""A short training with and without the counting hook, on real ranks: `tests.support.hook_lab:run`, judged elsewhere."""
+"""A short training with and without the counting hook, on real ranks: `tests.support.hook_lab:run`."""
 
 from collections.abc import Callable
 

@@ -18,6 +18,8 @@ from typing import Any
 from sqlmodel import col, select
 
 from app.db import create_database_engine, read_session, write_session
+from app.host import processes
+from app.host.processes import Identity
 from app.runs import queue
 from app.runs.models import MalformedLine, RankRow, Run, RunEvent, RunHistory, StageAttempt
 from app.runs.states import State
@@ -26,8 +28,6 @@ from app.settings import Settings
 from trainer.contract.kinds import kinds, resolve_params
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker import records
-from worker.host import processes
-from worker.host.processes import Identity
 from worker.marker import MARKER
 
 ROOT = Path(__file__).resolve().parents[2]

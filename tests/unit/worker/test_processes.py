@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.host import processes
+from app.host.processes import Identity
 from tests.support.waiting import until
-from worker.host import processes
-from worker.host.processes import Identity
+from worker.marker import MARKER
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -69,7 +70,7 @@ def test_marker_must_match_exactly(start: Start) -> None:
     mine = started[0]
     # A process has its own environment from its exec on.
     until(lambda: all("WHO" in processes.environment_of(item.pid) for item in started), "every exec")
-    assert [item.pid for item in processes.marked("db:1:train:1")] == [mine.pid]
+    assert [item.pid for item in processes.carrying(MARKER, "db:1:train:1")] == [mine.pid]
     assert processes.environment_of(mine.pid)["DDP_AUDIT_MARKER"] == "db:1:train:1"
 
 

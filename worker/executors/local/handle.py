@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from app.host import processes
+from app.host.processes import STOPPED_STATES, Identity, boot_id
 from worker.executors.base import Fate, Phase, RankProcess, RankUse, Reference, Status
 from worker.executors.local.gpus import GpuWatch
 from worker.executors.local.ranks_seen import RanksSeen
 from worker.executors.local.shim import EXIT_CANNOT_WRITE
 from worker.executors.local.warm import Child
 from worker.facts import read_json
-from worker.host import processes
-from worker.host.processes import STOPPED_STATES, Identity, boot_id
 from worker.log import log
+from worker.marker import MARKER
 from worker.plan import AttemptPlan
 
 SHIM_START_SECONDS: Final = 2.0
@@ -187,7 +188,7 @@ def end_marked(marker: str) -> int:
     """Kill every process that carries `marker`, those born meanwhile too, and return how many were found."""
     seen: set[Identity] = set()
     deadline = time.monotonic() + DESTROY_SECONDS
-    while (found := processes.marked(marker)) and time.monotonic() < deadline:
+    while (found := processes.carrying(MARKER, marker)) and time.monotonic() < deadline:
         seen.update(found)
         processes.kill_all(found)
         time.sleep(0.02)

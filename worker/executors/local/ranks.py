@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from app.host import processes
+from app.host.processes import Identity
 from trainer.contract.crumb import Crumb, read_crumb
 from trainer.contract.paths import AttemptPaths
-from worker.host import processes
-from worker.host.processes import Identity
 
 
 @dataclass(slots=True, kw_only=True)

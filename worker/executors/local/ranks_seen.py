@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from app.host import processes
+from app.host.processes import PROC, STOPPED_STATES, Identity
 from trainer.contract.crumb import read_crumb
 from worker.executors.base import RankProcess, RankUse
 from worker.executors.local.gpus import GpuUse, GpuWatch
-from worker.host import processes
-from worker.host.processes import PROC, STOPPED_STATES, Identity
 from worker.marker import MARKER
 from worker.plan import AttemptPlan
 

@@ -16,13 +16,14 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from app.host import processes
+from app.host.processes import Identity
 from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
 from worker.executors.local.main_process import Main, start_main
 from worker.executors.local.memory import oom_kills
 from worker.executors.local.ranks import Ranks
-from worker.host import processes
-from worker.host.processes import Identity
+from worker.marker import MARKER
 
 EXIT_CANNOT_WRITE: Final = 74
 EXIT_TAKEN: Final = 75
@@ -180,7 +181,7 @@ class Shim:
 
     def _report(self, started_at: float, oom_seen: int) -> int:
         self._reserve().unlink(missing_ok=True)
-        left = [item for item in processes.marked(self.plan["marker"]) if item.pid != os.getpid()]
+        left = [item for item in processes.carrying(MARKER, self.plan["marker"]) if item.pid != os.getpid()]
         code = self.main.returncode if self.main is not None else None
         document = {
             "schema_version": 1,

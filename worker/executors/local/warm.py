@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+from app.host.processes import Identity
 from trainer.contract import forking
 from trainer.contract.forking import Job, module_command
-from worker.host.processes import Identity
 from worker.log import log
 
 ANSWER_SECONDS: Final = 10.0

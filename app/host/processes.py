@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from worker.marker import MARKER
-
 PROC: Final = Path("/proc")
 GONE_STATES: Final = frozenset("ZXx")
 STOPPED_STATES: Final = frozenset("Tt")
@@ -138,9 +136,9 @@ def environment_of(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def marked(marker: str) -> list[Identity]:
-    """Return every living process that carries exactly this marker."""
-    wanted, found = f"{MARKER}={marker}".encode(), []
+def carrying(name: str, value: str) -> list[Identity]:
+    """Return every living process in whose environment a variable has exactly this value."""
+    wanted, found = os.fsencode(f"{name}={value}"), []
     for pid in all_pids():
         try:
             data = (PROC / str(pid) / "environ").read_bytes()
