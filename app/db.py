@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, Engine, TypeDecorator, create_engine, event
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -46,8 +45,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def create_database_engine(settings: Settings) -> Engine:
-    """Return an engine for `settings.database_url`, with the pragmas SQLite needs. Creates the data directory."""
-    url = make_url(settings.database_url)
+    """Return an engine for `settings.database`, with the pragmas SQLite needs. Creates the data directory."""
+    url = settings.database
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_pre_ping=True)
     settings.data_dir.mkdir(parents=True, exist_ok=True)

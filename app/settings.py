@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.places import default_data_dir
 from trainer.contract.wording import fault
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 LOCAL: Final = "local"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
@@ -47,6 +50,7 @@ class Settings(BaseSettings):
     """May be a shared file system; the SQLite file must not be."""
     datasets_dir: Path = Path()
     database_url: str = ""
+    """Empty: SQLite in the data directory."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -116,7 +120,6 @@ class Settings(BaseSettings):
         values["data_dir"] = data_dir
         values["runs_dir"] = Path(values.get("runs_dir") or data_dir / "runs").expanduser().absolute()
         values["datasets_dir"] = Path(values.get("datasets_dir") or data_dir / "datasets").expanduser().absolute()
-        values["database_url"] = values.get("database_url") or f"sqlite:///{data_dir / 'ddp-audit.db'}"
         return values
 
     @model_validator(mode="after")
@@ -136,6 +139,15 @@ class Settings(BaseSettings):
         if self.webhook_secret is None:
             raise ValueError("DDP_AUDIT_WEBHOOK_URL is set: set DDP_AUDIT_WEBHOOK_SECRET too, every message is signed")
         return self
+
+    @property
+    def database(self) -> "URL":
+        """Where the database is; built from parts, since a path may hold what means something in an address."""
+        from sqlalchemy import URL, make_url
+
+        if self.database_url:
+            return make_url(self.database_url)
+        return URL.create("sqlite", database=str(self.data_dir / "ddp-audit.db"))
 
     @property
     def hosts(self) -> tuple[str, ...]:

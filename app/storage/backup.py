@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy.engine import make_url
-
 from app.clock import now, rfc3339
 from app.db import BUSY_TIMEOUT_MS
 from app.runs.errors import Conflict, NotFound, refused
@@ -44,7 +42,7 @@ class Contents:
 
 def database_path(settings: Settings) -> Path:
     """Return the file of the database. Raises Refused for one that is no SQLite file."""
-    url = make_url(settings.database_url)
+    url = settings.database
     if url.get_backend_name() != "sqlite" or not url.database:
         name = url.get_backend_name()
         raise refused(

@@ -65,10 +65,10 @@ def database_bytes(settings: Settings) -> int:
 
 
 def _database_files(settings: Settings) -> list[Path]:
-    scheme, _, name = settings.database_url.partition(":///")
-    if not scheme.startswith("sqlite") or not name:
+    url = settings.database
+    if url.get_backend_name() != "sqlite" or not url.database:
         return []
-    return [Path(f"{name}{end}") for end in ("", "-wal", "-shm")]
+    return [Path(f"{url.database}{end}") for end in ("", "-wal", "-shm")]
 
 
 def _other_bytes(settings: Settings) -> int:
