@@ -1,6 +1,5 @@
 """The one place that reads the environment: every `DDP_AUDIT_*` setting, checked once."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -15,19 +14,6 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
-SECRET_VARIABLES = (
-    "DDP_AUDIT_TOKEN",
-    "DDP_AUDIT_VIEWER_TOKEN",
-    "DDP_AUDIT_WEBHOOK_URL",
-    "DDP_AUDIT_WEBHOOK_SECRET",
-    "DDP_AUDIT_DATABASE_URL",
-)
-"""What no job and no child that decodes pictures may see; an address of a database may hold a password."""
-
-
-def harmless(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the secrets; settings are read in any case of letters."""
-    return {name: value for name, value in environment.items() if name.upper() not in SECRET_VARIABLES}
 
 
 class Settings(BaseSettings):

@@ -12,6 +12,7 @@ import typer
 from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, RunId, cell, emit, note, say, table
+from app.environment import for_children
 from app.places import module_argv, module_environment
 
 GIB: Final = 2**30
@@ -30,7 +31,7 @@ def run_module(module: str, *arguments: str) -> tuple[int, dict[str, Any]]:
 
     Raises CommandError when there is no such document.
     """
-    argv, environment = module_argv(module, *arguments), module_environment(os.environ)
+    argv, environment = module_argv(module, *arguments), module_environment(for_children(os.environ))
     done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     try:
         document: dict[str, Any] = json.loads(done.stdout)

@@ -12,6 +12,7 @@ from app.cli.client import Client, local_settings, open_client
 from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, emit, note, say, table
 from app.cli.storage import told
+from app.environment import for_children
 from app.formats import size
 from app.places import module_argv, module_environment
 from app.settings import Settings
@@ -98,7 +99,7 @@ def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
 
     before = {path.name for path in settings.datasets_dir.glob("*")}
     arguments = ["--datasets-dir", str(settings.datasets_dir), name, *(["--json"] if as_json else [])]
-    argv, environment = module_argv(_acquirer(name), *arguments), module_environment(os.environ)
+    argv, environment = module_argv(_acquirer(name), *arguments), module_environment(for_children(os.environ))
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:

@@ -26,10 +26,10 @@ import orjson
 from pydantic import Field
 
 from app.documents import Document
+from app.environment import for_children
 from app.inference import wire
 from app.inference.errors import ImageRefused, ModelRefused, Refused, Unavailable, check_bytes
 from app.places import module_argv, module_environment
-from app.settings import harmless
 
 MAX_WAITING: Final = 128
 """Requests in flight; at 250 answers a second the last one waits half a second."""
@@ -167,7 +167,7 @@ class _Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={**module_environment(harmless(os.environ)), **CHILD_ENVIRONMENT},
+                env={**module_environment(for_children(os.environ)), **CHILD_ENVIRONMENT},
                 start_new_session=True,  # an interrupt at the terminal is the web process's; the child follows by EOF
             )
         self._streams = self.loop.create_task(asyncio.open_connection(sock=ours))

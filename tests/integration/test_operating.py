@@ -13,8 +13,9 @@ import pytest
 
 from app.clock import now
 from app.db import write_session
+from app.environment import SECRETS
 from app.runs.models import WorkerRow
-from app.settings import SECRET_VARIABLES, Settings
+from app.settings import Settings
 from tests.support.ended import end_run
 from tests.support.service import Service, running_service, shown
 from tests.support.waiting import until
@@ -105,10 +106,10 @@ def test_served_log_is_json_without_secrets(tmp_path: Path) -> None:
 
 def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)]
-    assert {f"DDP_AUDIT_{name.upper()}" for name in fields} <= set(SECRET_VARIABLES)
+    assert {f"DDP_AUDIT_{name.upper()}" for name in fields} <= set(SECRETS)
     settings = Settings(data_dir=tmp_path, warm_start=False)
     monkeypatch.setenv("ddp_audit_webhook_secret", "lower-case-works-too")
-    for name in SECRET_VARIABLES:
+    for name in SECRETS:
         monkeypatch.setenv(name, "hidden-from-jobs")
     code = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))"
     plan = AttemptPlan(

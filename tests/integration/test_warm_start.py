@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from app.environment import SECRETS
 from app.host import processes
 from app.host.processes import Identity
-from app.settings import SECRET_VARIABLES, Settings
+from app.settings import Settings
 from tests.support.worker_lab import open_lab
 from worker.executors.local import warm
 from worker.executors.local.executor import LocalExecutor, inherited
@@ -202,7 +203,7 @@ def command_of(pid: int) -> bytes:
 
 def test_template_knows_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(data_dir=tmp_path)
-    for name in SECRET_VARIABLES:
+    for name in SECRETS:
         monkeypatch.setenv(name, "hidden-from-forks")
     executor = LocalExecutor(settings)
     executor.devices.poll()

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from app.environment import for_children
 from app.places import module_argv, module_environment
 from app.runs.errors import NotFound
 from app.runs.results.artifacts import artifact_path
 from app.runs.results.checkpoints import check_checkpoints
 from app.runs.results.reading import read_file
-from app.settings import harmless
 from trainer.contract.config import RunConfig
 from trainer.contract.kinds import kinds
 from trainer.contract.paths import RunPaths
@@ -40,7 +40,7 @@ def verify_run(run_root: Path) -> dict[str, Any]:
     try:
         done = subprocess.run(
             argv,
-            env=module_environment(harmless(os.environ)),
+            env=module_environment(for_children(os.environ)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             timeout=VERIFIER_SECONDS,

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from app.environment import for_children
 from app.places import module_environment
-from app.settings import Settings, harmless
+from app.settings import Settings
 from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Reference
 from worker.executors.local.devices import LocalDevices
@@ -75,4 +76,4 @@ class LocalExecutor:
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what attempts inherit of this process's environment: no secrets, and this product's code to be found."""
-    return module_environment(harmless(environment))
+    return module_environment(for_children(environment))

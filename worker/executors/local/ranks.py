@@ -7,6 +7,7 @@ death at once and in order, and the kernel keeps the exit status readable until 
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,17 @@ from app.host import processes
 from app.host.processes import Identity
 from trainer.contract.crumb import Crumb, read_crumb
 from trainer.contract.paths import AttemptPaths
+
+
+def rank_in(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return (rank, local rank) of a process that torchrun started, by its environment; None for any other.
+
+    Between fork and exec, or while a fork writes its own, an environment may hold a part of what it is to hold.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    rank, local_rank = environment.get("RANK", ""), environment.get("LOCAL_RANK", "")
+    return (int(rank), int(local_rank)) if rank.isdigit() and local_rank.isdigit() else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +83,9 @@ class Ranks:
             found = processes.stat(pid)
             if found is None or found.parent != launcher:
                 continue
-            environment = processes.environment_of(pid)
-            if "TORCHELASTIC_RUN_ID" in environment and int(environment["RANK"]) not in self._ranks:
-                self.add(pid, rank=int(environment["RANK"]), local_rank=int(environment["LOCAL_RANK"]))
+            place = rank_in(processes.environment_of(pid))
+            if place is not None and place[0] not in self._ranks:
+                self.add(pid, rank=place[0], local_rank=place[1])
 
     def add(self, pid: int, *, rank: int, local_rank: int) -> None:
         """Watch a process as the given rank."""
