@@ -43,6 +43,7 @@ CARRIED: Final = (
 def main() -> int:
     """Serve until the other side is gone, and return 0; in a fork this never returns."""
     line = socket.socket(fileno=int(sys.argv[1]))
+    forking.restate([sys.executable, "-m", "worker.executors.local.template"], os.environ)  # without the room
     ranks.install()  # torch binds the name it replaces when it is imported
     for name in CARRIED:
         importlib.import_module(name)
