@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.common.bf16 import computes_bf16
 from trainer.common.machine import cpu_model, memory_bytes, operating_system
-from trainer.common.torch_operators import cpu_has_bf16
 from trainer.contract.environment import EnvironmentReport, GpuInfo
 from trainer.trial import Trial, choose, run_trial
 
@@ -54,7 +54,7 @@ def examine(data_dir: Path, trial: Trial | None = None) -> EnvironmentReport:
         gpus=[_gpu(index) for index in range(torch.cuda.device_count())],
         gloo=dist.is_gloo_available(),
         nccl=dist.is_nccl_available(),
-        bf16_cpu=cpu_has_bf16(),
+        bf16_cpu=computes_bf16(torch.device("cpu")),
         ranks_asked=trial.ranks_asked if trial else None,
         device=trial.device if trial else None,
         backend=trial.backend if trial else None,

@@ -3,6 +3,7 @@
 import os
 import platform
 from pathlib import Path
+from typing import Final
 
 
 def cpu_model() -> str:
@@ -13,6 +14,23 @@ def cpu_model() -> str:
         return platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+COMPUTES_BF16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
+"""Flags of instructions that multiply in BF16: of x86-64 the first two, of 64-bit ARM the others.
+
+AVX-512 alone only converts: every product is computed in FP32 there, which is slower than FP32 throughout."""
+
+
+def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Return whether the processor multiplies in BF16 by its own flags, None where it does not list them."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    pairs = [line.partition(":") for line in lines]
+    flags = [value.split() for name, _, value in pairs if name.strip() in ("flags", "Features")]
+    return bool(COMPUTES_BF16 & set(flags[0])) if flags else None
 
 
 def memory_bytes() -> int:

@@ -14,15 +14,6 @@ def mkldnn_available() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-def cpu_has_bf16() -> bool:
-    """Return whether oneDNN computes in BF16 on this processor; False where this torch cannot say.
-
-    The public `torch.cpu.get_capabilities()` lists instruction sets; what oneDNN makes of them only this operator says.
-    """
-    ask = _operator("_is_mkldnn_bf16_supported")
-    return ask is not None and bool(ask())
-
-
 def pack_convolution(weight: Tensor, shape: Shape) -> Tensor | None:
     """Return the weight of a convolution laid out once for oneDNN, None where this torch has no operators for it.
 

@@ -2,25 +2,17 @@
 
 import torch
 
+from trainer.common.bf16 import computes_bf16
 from trainer.common.distributed import Group
-from trainer.common.torch_operators import cpu_has_bf16
 
 
 class PrecisionRefused(ValueError):
     """BF16 was asked for on a device without it."""
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Return whether `device` computes in BF16 itself, emulation not counted."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return cpu_has_bf16()
-
-
 def refuse_missing_bf16(wanted: str, device: torch.device) -> None:
     """Raise PrecisionRefused when `wanted` is bf16 and `device` has none."""
-    if wanted == "bf16" and not has_bf16(device):
+    if wanted == "bf16" and not computes_bf16(device):
         raise PrecisionRefused(
             f"precision bf16 was asked for, but {device} does not compute in BF16; use precision auto or fp32"
         )
@@ -31,7 +23,7 @@ def agreed_precision(wanted: str, group: Group) -> str:
 
     Raises PrecisionRefused on all ranks together when BF16 was asked for and one rank has none.
     """
-    missing = [not has_bf16(group.device)] if wanted != "fp32" else [False]
+    missing = [not computes_bf16(group.device)] if wanted != "fp32" else [False]
     somewhere_missing = bool(group.max_integers(missing, "precision")[0])
     if wanted == "bf16" and somewhere_missing:
         raise PrecisionRefused("precision bf16 was asked for, but not every rank's device computes in BF16")

@@ -60,17 +60,17 @@ def group(context: StageContext) -> Group:
 def test_precision_by_ability(
     wanted: str, able: bool, found: str, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda _: able)
+    monkeypatch.setattr(precision, "computes_bf16", lambda _: able)
     assert agreed_precision(wanted, group) == found
 
 
 def test_bf16_is_never_emulated(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda _: False)
+    monkeypatch.setattr(precision, "computes_bf16", lambda _: False)
     with pytest.raises(PrecisionRefused, match="use precision auto or fp32"):
         refuse_missing_bf16("bf16", group.device)
     with pytest.raises(PrecisionRefused, match="not every rank's device"):
         agreed_precision("bf16", group)
-    monkeypatch.setattr(precision, "has_bf16", lambda _: True)
+    monkeypatch.setattr(precision, "computes_bf16", lambda _: True)
     refuse_missing_bf16("bf16", group.device)
     assert agreed_precision("bf16", group) == "bf16"
 
