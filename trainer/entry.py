@@ -46,6 +46,7 @@ def main() -> int:
             telemetry=telemetry,
             arguments=json.loads(options.arguments),
         )
+        _import_for(context)
         module, function = options.entry.split(":")
         code = getattr(importlib.import_module(module), function)(context)
     except Exception as error:
@@ -53,6 +54,15 @@ def main() -> int:
         raise
     telemetry.end()
     return int(code or 0)
+
+
+def _import_for(context: StageContext) -> None:
+    """Import what the stage's plan says, so that nothing of it is left in the temporary folder."""
+    plan = {stage.name: stage for stage in context.kind.stages(context.params)}.get(context.stage)
+    if plan is not None and plan.imports == "compiler":
+        from trainer.common.policy import import_compiler
+
+        import_compiler()
 
 
 def _options() -> Any:

@@ -24,7 +24,8 @@ class AttemptPlan:
     launcher: str
     """`python` or `torchrun`."""
     ranks: int
-    imports_torch: bool
+    imports: str
+    """nothing, torch or compiler; see `StagePlan`."""
     command: tuple[str, ...]
     """Arguments of a Python interpreter that has this product; which one is the executor's affair."""
     environment: Mapping[str, str]
@@ -62,7 +63,7 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         attempt=attempt,
         launcher=stage.launcher,
         ranks=ranks,
-        imports_torch=stage.imports_torch or stage.launcher == "torchrun",
+        imports="torch" if stage.imports == "nothing" and stage.launcher == "torchrun" else stage.imports,
         command=_command(run, stage, paths, attempt, ranks),
         environment=_environment(run, marker),
         cwd=paths.root,

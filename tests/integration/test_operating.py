@@ -117,7 +117,7 @@ def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         stage="train",
         attempt=1,
         launcher="python",
-        imports_torch=False,
+        imports="nothing",
         command=("-c", code),
         environment={"DDP_AUDIT_MARKER": "operating-test:1"},
         cwd=tmp_path,

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,24 +12,19 @@ def use_deterministic_policy() -> None:
     """One thread, deterministic algorithms or an error, no TF32: the same bits for the same inputs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's BLAS starts
     torch.set_num_threads(1)
-    with leaving_no_cache_folder():
-        torch.use_deterministic_algorithms(True)
+    # The same switch as use_deterministic_algorithms(True), without importing the compiler to tell it as well.
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     torch.set_float32_matmul_precision("highest")
 
 
-def import_policy() -> None:
-    """Import what the first use of the policy imports (a second's work), and leave everything as it was."""
-    with leaving_no_cache_folder():
-        torch.use_deterministic_algorithms(True)
-        torch.use_deterministic_algorithms(False)
+def import_compiler() -> None:
+    """Import what the first optimizer or DDP of a process imports, torch's compiler, and leave nothing of it behind.
 
-
-@contextlib.contextmanager
-def leaving_no_cache_folder() -> Iterator[None]:
-    """Remove the empty cache folder that torch's compiler makes in the temporary folder when it is imported."""
+    It takes more than a second of processor time, and makes an empty cache folder in the temporary folder.
+    """
     before = _cache_folders()
-    yield
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     for folder in _cache_folders() - before:
         with contextlib.suppress(OSError):  # somebody uses it by now
             folder.rmdir()

@@ -48,8 +48,11 @@ class StagePlan:
     """`package.module:function`; called as `function(context)` with a `trainer.common.context.StageContext`."""
     launcher: Literal["python", "torchrun"] = "python"
     """`torchrun` starts `world_size` ranks, `python` one process."""
-    imports_torch: bool = True
-    """False for a stage that can start at once, without waiting for a process that has torch imported."""
+    imports: Literal["nothing", "torch", "compiler"] = "compiler"
+    """What a stage's process would import by itself, and finds imported where its process is forked.
+
+    `nothing`: it starts at once, without waiting for torch. `compiler`: torch and its compiler, which the first
+    optimizer or DDP of a process imports."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Handed to the entry as `context.arguments`; JSON values only."""
     kills: KillPlan | None = None

@@ -122,7 +122,7 @@ def _stages(params: CifarParams) -> list[StagePlan]:
             name="prepare",
             title="Prepare the images",
             entry="trainer.kinds.cifar.data.prepare:run",
-            imports_torch=False,
+            imports="nothing",
         ),
         *(
             StagePlan(
@@ -135,7 +135,7 @@ def _stages(params: CifarParams) -> list[StagePlan]:
             for mode in params.modes
         ),
         StagePlan(
-            name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit.stage:run", imports_torch=False
+            name="audit", title="Audit the counts", entry="trainer.kinds.cifar.audit.stage:run", imports="nothing"
         ),
     ]
 

@@ -114,7 +114,7 @@ def _stages(params: ResumeParams) -> list[StagePlan]:
         *_interruptions(params),
         _train(CONTROL, "Train them a second time without a break", params.updates),
         *(_train(name, TWIN_TITLES[fault], params.updates, origin=True, fault=fault) for name, fault in TWINS.items()),
-        StagePlan(name=COMPARE, title="Compare bit for bit", entry="trainer.kinds.resume.compare:run"),
+        StagePlan(name=COMPARE, title="Compare bit for bit", entry="trainer.kinds.resume.compare:run", imports="torch"),
     ]
 
 

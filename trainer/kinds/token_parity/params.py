@@ -71,19 +71,24 @@ def _stages(params: TokenParityParams) -> list[StagePlan]:
     package = "trainer.kinds.token_parity"
     train = StagePlan(name="train", title="Train and evaluate", entry=f"{package}.train:run", launcher="torchrun")
     return [
-        StagePlan(name="prepare", title="Draw corpus and plan", entry=f"{package}.prepare:run", imports_torch=False),
+        StagePlan(name="prepare", title="Draw corpus and plan", entry=f"{package}.prepare:run", imports="nothing"),
         StagePlan(
             name="check-loss",
             title="Check the arithmetic by hand",
             entry=f"{package}.check_loss:run",
-            imports_torch=False,
+            imports="nothing",
         ),
-        StagePlan(name="reference", title="Reference gradient, one process", entry=f"{package}.reference:run"),
         StagePlan(
-            name="distributed", title="Gradients of all ranks", entry=f"{package}.distributed:run", launcher="torchrun"
+            name="reference", title="Reference gradient, one process", entry=f"{package}.reference:run", imports="torch"
+        ),
+        StagePlan(
+            name="distributed",
+            title="Gradients of all ranks",
+            entry=f"{package}.distributed:run",
+            launcher="torchrun",
         ),
         *([train] if params.updates > 1 else []),
-        StagePlan(name="compare", title="Compare and judge", entry=f"{package}.compare:run"),
+        StagePlan(name="compare", title="Compare and judge", entry=f"{package}.compare:run", imports="torch"),
     ]
 
 

@@ -57,7 +57,7 @@ class LocalExecutor:
         self._starter.close()
 
     def _begin(self, plan: AttemptPlan) -> Child | None:
-        if plan.imports_torch and self._starter.warming():
+        if plan.imports != "nothing" and self._starter.warming(compiler=plan.imports == "compiler"):
             return None
         argv = [sys.executable, "-m", SHIM, str(plan.paths.plan)]
         return self._starter.start(argv, plan.environment, cwd=str(plan.cwd), out=str(plan.paths.shim_log))

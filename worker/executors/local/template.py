@@ -2,8 +2,9 @@
 
 On the socket FD it reads one JSON document per line, `{"number": n, "job": {…}}`, forks the job in a session of its own
 and answers `{"number": n, "pid": p}`; `{"ended": p, "code": c}` follows when the fork has ended. First of all it says
-`{"ready": true}`. It ends when the other side is gone; its forks go on. It never starts a thread and never touches a
-GPU: only then is a fork as good as a new interpreter.
+`{"ready": true}`. Asked with `{"import": "compiler"}`, or idle for a while, it imports torch's compiler as well, and
+says `{"complete": true}`. It ends when the other side is gone; its forks go on. It never starts a thread and never
+touches a GPU: only then is a fork as good as a new interpreter.
 """
 
 import contextlib
@@ -47,14 +48,23 @@ def main() -> int:
     ranks.install()  # torch binds the name it replaces when it is imported
     for name in CARRIED:
         importlib.import_module(name)
-    torch = sys.modules["torch"]
-    sys.modules["trainer.common.policy"].import_policy()
-    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only their number is wanted
-    if threads > 1 or torch.cuda.is_initialized():
-        sys.stderr.write(f"importing torch left {threads} threads or an open GPU: nothing is forked from here\n")
+    if not fit_to_fork():
         return 1
     Template(line).serve()
     return 0
+
+
+def fit_to_fork() -> bool:
+    """Return whether this process has one thread and has not touched a GPU; says so on standard error if not."""
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only their number is wanted
+    if threads == 1 and not sys.modules["torch"].cuda.is_initialized():
+        return True
+    sys.stderr.write(f"importing torch left {threads} threads or an open GPU: nothing is forked from here\n")
+    return False
+
+
+IDLE_SECONDS: Final = 0.5
+"""Without a request for so long, it imports torch's compiler."""
 
 
 class Template:
@@ -62,6 +72,7 @@ class Template:
 
     def __init__(self, line: socket.socket) -> None:
         self._line, self._read = line, b""
+        self._complete = False
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -71,7 +82,10 @@ class Template:
         self._say(ready=True)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
-                ready, _, _ = select.select([self._line.fileno(), self._wake], [], [])
+                patience = None if self._complete else IDLE_SECONDS
+                ready, _, _ = select.select([self._line.fileno(), self._wake], [], [], patience)
+                if not ready and not self._import_compiler():
+                    return
                 if self._wake in ready:
                     os.read(self._wake, 512)
                     self._reap()
@@ -84,11 +98,25 @@ class Template:
         *lines, self._read = self._read.split(b"\n")
         for line in lines:
             request: dict[str, Any] = json.loads(line)
+            if "import" in request:
+                if not self._import_compiler():
+                    return False
+                continue
             try:
                 self._say(number=request["number"], pid=forking.fork(Job(**request["job"])))
             except OSError as error:
                 self._say(number=request["number"], error=str(error))
         return bool(data)
+
+    def _import_compiler(self) -> bool:
+        """Import torch's compiler, once; asked for by the first stage that needs it, or with nothing else to do."""
+        if not self._complete:
+            sys.modules["trainer.common.policy"].import_compiler()
+            self._complete = True
+            if not fit_to_fork():
+                return False
+            self._say(complete=True)
+        return True
 
     def _reap(self) -> None:
         while True:

@@ -78,7 +78,8 @@ class Template:
         self._number = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._codes: dict[int, int] = {}
-        self._began, self.ready, self.gone = time.monotonic(), False, False
+        self._began, self.ready, self.complete, self.gone = time.monotonic(), False, False, False
+        self._asked = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", TEMPLATE, str(theirs.fileno()), forking.room_argument()],
@@ -102,7 +103,8 @@ class Template:
         """Take in what the template has said, without waiting."""
         while not self.gone and select.select([self._line], [], [], 0)[0]:
             self._hear()
-        if not self.ready and time.monotonic() - self._began > WARM_SECONDS:
+        late = time.monotonic() - self._began > WARM_SECONDS
+        if late and not self.ready:
             self._give_up("it did not import torch in time")
 
     def fork(self, job: Job) -> Fork:
@@ -123,6 +125,15 @@ class Template:
         if "error" in answer:
             raise OSError(f"no fork: {answer['error']}")
         return Fork(int(answer["pid"]), self)
+
+    def complete_soon(self) -> None:
+        """Ask it to import torch's compiler; `complete` says when that is done."""
+        if not self._asked:
+            self._asked = True
+            try:
+                self._line.sendall(b'{"import": "compiler"}\n')
+            except OSError as error:
+                self._give_up(str(error))
 
     def code(self, pid: int) -> int | None:
         """Return the exit code of a fork that has ended, None for any other."""
@@ -153,6 +164,8 @@ class Template:
         if "ready" in document:
             self.ready = True
             log.info("the template is ready", action="template-ready", seconds=round(time.monotonic() - self._began, 2))
+        elif "complete" in document:
+            self.complete = True
         elif "ended" in document:
             self._codes[document["ended"]] = document["code"]
         else:
@@ -175,10 +188,18 @@ class Starter:
         self._template: Template | None = None
         self._failed_at: float | None = None
 
-    def warming(self) -> bool:
-        """Whether waiting a moment gives a fork where a start now would not; torch is imported when first asked."""
+    def warming(self, *, compiler: bool = False) -> bool:
+        """Whether waiting a moment gives a fork where a start now would not; what is needed is imported when asked for.
+
+        With `compiler` the fork is to have imported the compiler, besides torch.
+        """
         template = self._current()
-        return template is not None and not template.ready
+        if template is None:
+            return False
+        if template.ready and compiler and not template.complete:
+            template.complete_soon()
+            return not template.gone
+        return not template.ready
 
     def descriptor(self) -> int | None:
         """Return what becomes readable when the template has something to say."""

@@ -27,7 +27,7 @@ class StripesParams(CommonParams):
 def _stages(params: StripesParams) -> list[StagePlan]:
     return [
         StagePlan(name="fit", title=f"Fit {params.steps} steps", entry="stripes.train:run", launcher="torchrun"),
-        StagePlan(name="judge", title="Judge", entry="stripes.judge:run", imports_torch=False),
+        StagePlan(name="judge", title="Judge", entry="stripes.judge:run", imports="nothing"),
     ]
 
 
