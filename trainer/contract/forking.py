@@ -59,11 +59,11 @@ class Job:
 
 
 def module_command(argv: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return (module, its arguments) of a command line `<this python> [-u] -m MODULE …`, None for any other."""
+    """Return (module, its arguments) of a command line `<this python> [-u] [-P] -m MODULE …`, None for any other."""
     if not argv or argv[0] != sys.executable:
         return None
     rest = [*argv[1:]]
-    if rest[:1] == ["-u"]:
+    while rest[:1] in (["-u"], ["-P"]):  # what this process has anyway
         rest = rest[1:]
     return (rest[1], tuple(rest[2:])) if rest[:1] == ["-m"] and len(rest) > 1 else None
 

@@ -5,9 +5,9 @@ import torch
 
 from trainer.common import torch_operators
 from trainer.common.answering import LIBRARY_SHAPE
-from trainer.common.torch_operators import cpu_has_bf16, mkldnn_available, pack_convolution, packed_convolution
+from trainer.common.torch_operators import mkldnn_available, pack_convolution, packed_convolution
 
-NAMES = ("_is_mkldnn_bf16_supported", "_reorder_convolution_weight", "_convolution_pointwise")
+NAMES = ("_reorder_convolution_weight", "_convolution_pointwise")
 
 with_mkldnn = pytest.mark.skipif(not mkldnn_available(), reason="this torch was built without oneDNN")
 
@@ -33,15 +33,8 @@ def test_packed_weight_gives_the_same_bits() -> None:
     assert not torch.equal(found, other)
 
 
-@pytest.mark.parametrize("gone", NAMES[1:])
+@pytest.mark.parametrize("gone", NAMES)
 def test_nothing_is_packed_without_an_operator(monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
     there = torch_operators._operator
     monkeypatch.setattr(torch_operators, "_operator", lambda name: None if name == gone else there(name))
     assert pack_convolution(torch.zeros(8, 3, 3, 3), LIBRARY_SHAPE) is None
-
-
-def test_no_bf16_is_claimed_without_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_operators, "_operator", lambda _name: lambda: True)
-    assert cpu_has_bf16() is True
-    monkeypatch.setattr(torch_operators, "_operator", lambda _name: None)
-    assert cpu_has_bf16() is False
