@@ -1,6 +1,7 @@
 """A Chromium, and services of this product for it to look at; everything here skips where there is no Chromium."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -142,7 +143,7 @@ def open_tab(context: BrowserContext) -> Tab:
 class Held:
     """Keeps back what a page asks for at `address` until it is let go."""
 
-    def __init__(self, page: Page, address: str) -> None:
+    def __init__(self, page: Page, address: str | re.Pattern[str]) -> None:
         self.routes: list[Route] = []
         self._free = False
         page.route(address, self._keep)
