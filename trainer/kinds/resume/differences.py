@@ -19,6 +19,8 @@ class Difference:
     """Largest absolute difference of a component; infinite when one is missing, of another shape, or not a number."""
     unequal: int
     """Components whose bits differ; a zero of the other sign counts, though its difference is 0."""
+    why: str = ""
+    """What made a comparison of numbers impossible: both types, both shapes, or that one is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,8 @@ def difference(left: Tensor | None, right: Tensor | None) -> Difference:
     """Return how far two tensors are apart; a missing one, or one of another shape or type, is infinitely far."""
     if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
         present = left if left is not None else right
-        return Difference(largest=math.inf, unequal=0 if present is None else max(1, present.numel()))
+        unequal = 0 if present is None else max(1, present.numel())
+        return Difference(largest=math.inf, unequal=unequal, why=_incomparable(left, right))
     if left.numel() == 0:
         return Difference(largest=0.0, unequal=0)
     size = left.element_size()
@@ -82,6 +85,14 @@ def difference(left: Tensor | None, right: Tensor | None) -> Difference:
         return Difference(largest=0.0, unequal=0)
     largest = float((left.double() - right.double()).abs().max())
     return Difference(largest=largest if math.isfinite(largest) else math.inf, unequal=unequal)
+
+
+def _incomparable(left: Tensor | None, right: Tensor | None) -> str:
+    if left is None or right is None:
+        return "missing on one side"
+    if left.dtype != right.dtype:
+        return f"{left.dtype} and {right.dtype}".replace("torch.", "")
+    return f"shapes {list(left.shape)} and {list(right.shape)}"
 
 
 def largest(differences: Mapping[str, Difference]) -> float:

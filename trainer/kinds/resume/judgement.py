@@ -90,7 +90,10 @@ def checks(judgement: Judgement) -> list[Check]:
 def _tensors(name: str, title: str, differences: Mapping[str, Difference], because: str) -> Check:
     other = [tensor for tensor, item in differences.items() if item.unequal]
     count = sum(item.unequal for item in differences.values())
-    where = f"{count} numbers differ, first in {other[0]}. {because}" if other else "every bit is equal"
+    where = "every bit is equal"
+    if other:
+        why = differences[other[0]].why
+        where = f"{count} numbers differ, first in {other[0]}{f' ({why})' if why else ''}. {because}"
     return Check(
         name=name,
         title=title,

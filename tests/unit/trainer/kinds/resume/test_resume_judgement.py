@@ -142,6 +142,15 @@ def test_each_part_fails_own_check(part: str) -> None:
     assert verdict_of(found) is Verdict.FAIL
 
 
+def test_other_type_is_named_with_both() -> None:
+    evidence = make_evidence("resumed")
+    moments = evidence.shared["optimizer"]["state"][0]
+    moments["momentum_buffer"] = moments["momentum_buffer"].bfloat16()
+    (check,) = [item for item in checks(judged(evidence)) if item.name == "optimizer"]
+    assert not check.passed
+    assert "first in weight.momentum_buffer (float32 and bfloat16)" in check.detail
+
+
 def test_headline_shows_who_ended_elsewhere() -> None:
     right, wrong = (distance_bars(judged(evidence)) for evidence in (None, change(make_evidence("resumed"), amount=2)))
     assert right.labels[:2] == ["resumed", "control"]
