@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.runs.states import Reason
+from trainer.contract.checkpoints import newest_of_run
 from trainer.contract.crumb import read_crumb
 from trainer.contract.kinds import kinds
-from trainer.contract.manifest import checkpoint_roots, newest_valid
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.executors.base import Fate
 from worker.tail import RANK_FILE
@@ -121,14 +121,9 @@ def kind_reasons(run: RunPaths) -> dict[str, Reason]:
 
 
 def newest_checkpoint(run: RunPaths, stage: str) -> str | None:
-    """Return the newest complete checkpoint of a run relative to its folder, the stage's own before any other."""
-    own = run.checkpoints(stage)
-    roots = sorted(checkpoint_roots(run.root), key=lambda root: (root != own, root != run.checkpoints()))
-    for root in roots:
-        found, _ = newest_valid(root)
-        if found is not None:
-            return str(found.path.relative_to(run.root))
-    return None
+    """Return the complete checkpoint, relative to the run's folder, that a retry with resume would continue from."""
+    found, _ = newest_of_run(run.root, stage)
+    return None if found is None else str(found.path.relative_to(run.root))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def check_checkpoints(
     run_id: Annotated[int | None, typer.Argument(help="One run; default: all.", metavar="[ID]")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Read every byte of checkpoints and compare all digests."""
+    """Read every byte of checkpoints; compare digests, steps, trainings and types of tensors."""
     client = open_client()
     numbers = _runs(client) if run_id is None else [run_id]
     items = [
@@ -95,13 +95,17 @@ def check_checkpoints(
         for number in numbers
         for item in _checkpoints(client, number, forgiving=run_id is None)
     ]
-    bad = [item for item in items if not item["valid"]]
+    checkpoints = [item for item in items if item["step"] is not None]
+    bad = [item for item in checkpoints if not item["valid"]]
     if as_json:
         emit({"ok": not bad, "items": items})
     else:
         columns = ("run_id", "path", "step", "bytes", "valid", "problem")
         table(columns, [[item[column] for column in columns] for item in items])
-        say(f"{len(items)} checkpoints, {len(bad)} not valid")
+        beside = len(items) - len(checkpoints)
+        say(
+            f"{len(checkpoints)} checkpoints, {len(bad)} not valid" + (f"; {beside} not a checkpoint" if beside else "")
+        )
     return Exit.NOT_PASSED if bad else Exit.OK
 
 

@@ -146,7 +146,7 @@ def retry(
     if as_json:
         emit(document)
     else:
-        say(f"run {document['id']} recorded as a retry of run {run_id}; a live worker executes it")
+        say(f"run {document['id']} recorded as a {document['history'][0]['note']}; a live worker executes it")
 
 
 def compare(

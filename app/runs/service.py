@@ -15,9 +15,9 @@ from app.runs.errors import Conflict, Refused
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import clear_leftovers
 from app.runs.requests import RunRequest, check_key, check_launch, complete_params
-from app.runs.results.checkpoints import adopt_checkpoint, newest_checkpoint
+from app.runs.results.checkpoints import CheckpointSource, adopt_checkpoint, newest_checkpoint
 from app.runs.states import State
-from app.runs.store import get_run, tags_of
+from app.runs.store import get_run, last_stage, tags_of
 from app.runs.workers import live_workers
 from app.settings import Settings
 
@@ -96,12 +96,13 @@ class Service:
         with read_session(self.engine) as session:
             old = get_run(session, run_id)
             tags = tags_of(session, [run_id]).get(run_id, [])
+            stage = last_stage(session, run_id)
         if not State(old.state).is_final:
             raise Conflict("not_final", f"run {run_id} is {old.state}; cancel it or wait for its end before a retry")
-        source = newest_checkpoint(self.settings.runs_dir / str(run_id)) if resume else None
+        source = newest_checkpoint(self.settings.runs_dir / str(run_id), stage) if resume else None
         columns = {name: getattr(old, name) for name in ("name", "kind", "preset", "params", "launch")}
         columns |= {"created_by": actor, "retry_of": run_id}
-        note = f"retry of run {run_id}" + ("" if source is None else f" from {source.relative}")
+        note = f"retry of run {run_id}" + ("" if source is None else _origin(source))
         with write_session(self.engine) as session:
             new_id = self._insert(session, tags, action="retry", note=note, **columns)
             if source is not None:
@@ -111,6 +112,11 @@ class Service:
                 run.resume_from = source.relative
                 session.add(run)
             return new_id
+
+
+def _origin(source: CheckpointSource) -> str:
+    skipped = "".join(f"; skipped {problem}" for problem in source.skipped)
+    return f" from {source.relative}{skipped}"
 
 
 def _find_key(session: Session, key: str, request: RunRequest) -> int | None:

@@ -133,6 +133,12 @@ def stages_of(session: Session, run_id: int) -> list[StageAttempt]:
     return [row for row in rows if row.attempt > 0 or row.stage not in started]
 
 
+def last_stage(session: Session, run_id: int) -> str | None:
+    """Return the stage a run was in last, None before its first."""
+    stage = current_stage(stages_of(session, run_id))
+    return None if stage is None else stage.stage
+
+
 def ranks_of(session: Session, stage: StageAttempt | None) -> list[RankRow]:
     """Return the ranks of one stage attempt in order."""
     if stage is None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.runs.service import Service
 from tests.support.worker_lab import Lab, open_lab
-from trainer.contract.manifest import newest_valid
+from trainer.contract.checkpoints import newest_valid
 
 pytestmark = pytest.mark.torchrun
 

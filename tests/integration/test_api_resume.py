@@ -1,16 +1,14 @@
 """Retry with resume: the newest valid checkpoint becomes part of the new run."""
 
-import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from app.settings import Settings
-from tests.support.pages_data import add_run
+from tests.support.checkpoints import add_checkpoint
+from tests.support.pages_data import add_run, add_stages
 from tests.support.service import Service, running_service
-from trainer.contract.files import write_json_atomically
-from trainer.contract.manifest import MANIFEST, FileEntry, Header, Manifest, verify
+from trainer.contract.manifest import verify
 
 
 @pytest.fixture(scope="module")
@@ -19,38 +17,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def add_checkpoint(root: Path, step: int, created_at: float) -> Path:
-    """Write a sound checkpoint of one file."""
-    folder = root / f"step-{step:04d}"
-    folder.mkdir(parents=True)
-    content = f"state after {step}".encode()
-    (folder / "shared.pt").write_bytes(content)
-    header = Header(
-        kind="resume",
-        step=step,
-        world_size=2,
-        data_lock="",
-        config={},
-        parameters=[],
-        optimizer=[],
-        created_at=created_at,
-        versions={},
-    )
-    entry = FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    manifest = Manifest(header=header, files={"shared.pt": entry}).sealed()
-    write_json_atomically(folder / MANIFEST, manifest.model_dump(mode="json"))
-    return folder
-
-
 def test_newest_valid_checkpoint_is_taken_over(service: Service) -> None:
     old = add_run(service.engine, "failed", reason="rank_signal", kind="resume")
+    add_stages(service.engine, old, {"continuous": "succeeded", "train": "failed", "compare": "queued"})
     root = service.settings.runs_dir / str(old)
     add_checkpoint(root / "continuous" / "checkpoints", 10, 1.0)
     good = add_checkpoint(root / "train" / "checkpoints", 4, 2.0)
+    add_checkpoint(root / "train" / "checkpoints", 3, 9.0)
     damaged = add_checkpoint(root / "train" / "checkpoints", 6, 3.0)
     (damaged / "shared.pt").write_bytes(b"state after 7")
     new = service.post(f"/runs/{old}/retry", {"resume": True}).json()
     assert new["resume_from"] == "train/checkpoints/step-0004"
+    note = new["history"][0]["note"]
+    assert note.startswith(
+        f"retry of run {old} from train/checkpoints/step-0004; skipped train/checkpoints/step-0006: "
+    )
+    assert "shared.pt has 13 bytes" in note
     copy = service.settings.runs_dir / str(new["id"]) / new["resume_from"]
     assert verify(copy).header.step == 4
     assert (copy / "shared.pt").stat().st_ino == (good / "shared.pt").stat().st_ino

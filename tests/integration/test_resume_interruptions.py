@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.support.stages import LocalRun
+from trainer.contract.checkpoints import list_checkpoints
 from trainer.contract.crumb import Crumb, read_crumb
 from trainer.contract.exits import EXIT_PREEMPTED
-from trainer.contract.manifest import list_checkpoints
 from trainer.kinds.resume.differences import compare
 from trainer.kinds.resume.evidence import Evidence
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torchrun
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each of the two ranks saw, by case."""
     run = LocalRun.create(tmp_path_factory.mktemp("ranks") / "1", "resume", "quick")
-    stage = StagePlan(name="lab", title="", entry="tests.support.resume_lab:ranks", launcher="torchrun")
+    stage = StagePlan(name="lab", title="", entry="tests.support.ranks_lab:run", launcher="torchrun")
     run = replace(run, plan=[stage])
     run.stage("lab")
     return [json.loads(Path(run.paths.work / f"ranks-{rank}.json").read_text()) for rank in range(2)]
@@ -56,8 +56,21 @@ def test_blind_rank_stops_all(found: list[dict[str, Any]]) -> None:
 
 
 def test_swapped_rank_files_are_refused(found: list[dict[str, Any]]) -> None:
-    text = "CheckpointRefused: rank 0: step-0001: the file of rank 0 was written by rank 1"
-    assert [rank["other_file"] for rank in found] == [text] * 2
+    text = "no valid checkpoint is left in swapped: step-0001: rank0.pt has the content of rank1.pt"
+    assert [rank["other_file"] for rank in found] == [f"CheckpointDamaged: {text}"] * 2
+
+
+def test_file_of_an_older_step_is_refused_by_all(found: list[dict[str, Any]]) -> None:
+    problem = "step-0002: rank1.pt is of step 1, manifest.json is of step 2"
+    assert [rank["older_file"]["path"] for rank in found] == [f"CheckpointDamaged: rank 1: {problem}"] * 2
+    text = f"CheckpointDamaged: no valid checkpoint is left in older: {problem}"
+    assert [rank["older_file"]["newest"] for rank in found] == [text] * 2
+
+
+def test_state_of_another_type_is_refused_by_all(found: list[dict[str, Any]]) -> None:
+    tensor = "optimizer.norm.weight.momentum_buffer: float32 when it was saved, bfloat16 in the file"
+    text = f"CheckpointRefused: rank 0: step-0001: shared.pt: {tensor}"
+    assert [rank["narrow_file"] for rank in found] == [text] * 2
 
 
 def test_lost_rank_file_is_skipped(found: list[dict[str, Any]]) -> None:

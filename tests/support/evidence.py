@@ -21,6 +21,7 @@ def make_evidence(name: str, *, world_size: int = 2, variant: str = "correct") -
         step=UPDATES,
         world_size=world_size,
         data_lock="a" * 64,
+        lock="b" * 64,
         config={"seed": 47, "variant": variant},
         parameters=[ParameterEntry(name="weight", shape=[4, 3], dtype="float32")],
         optimizer=[["weight"]],

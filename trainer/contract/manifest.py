@@ -1,23 +1,26 @@
 """The manifest of a checkpoint: what makes a directory a checkpoint, readable and checkable without torch.
 
 A checkpoint is `<root>/step-NNNN/`. Its `manifest.json` is written after every other file, lists each of them with size
-and SHA-256, and carries a digest of itself, so that one flipped bit anywhere in the directory is noticed.
+and SHA-256, and carries a digest of itself, so that one flipped bit anywhere in the directory is noticed. Every file
+carries its step and the lock of its training, so that files of two saves are noticed, too.
 """
 
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
+
+from trainer.contract.stamp import Stamp, StampInvalid, Strict, file_of, first_difference, read_stamp
 
 MANIFEST: Final = "manifest.json"
-STEP_DIRECTORY: Final = re.compile(r"^step-(\d{4,})$")
+FORMAT: Final = 2
+"""2: every file carries its step. Files of format 1 do not, so nobody could tell whether they belong together."""
+STEP_DIRECTORY: Final = re.compile(r"step-([0-9]+)")
 
 
 class ManifestInvalid(ValueError):
@@ -32,17 +35,13 @@ def _inside(name: str) -> str:
     return name
 
 
-class Strict(BaseModel):
-    """Base of every part of a manifest: unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class FileEntry(Strict):
     """One file of a checkpoint."""
 
     bytes: int
     sha256: str
+    tensors: dict[str, str] = Field(default_factory=dict)
+    """Type and shape of every tensor in it, such as `{"optimizer.0.weight.exp_avg": "float32[8, 4]"}`."""
 
 
 class ParameterEntry(Strict):
@@ -62,6 +61,8 @@ class Header(Strict):
     world_size: int
     data_lock: str
     """Digest of the data and of the rule that orders it."""
+    lock: str
+    """Digest of kind, data lock, world size and every parameter that shapes the training; every file carries it."""
     config: dict[str, Any]
     """Complete parameters of the run, and the device type it trained on."""
     parameters: list[ParameterEntry]
@@ -75,7 +76,7 @@ class Header(Strict):
 class Manifest(Strict):
     """Content of `manifest.json`."""
 
-    schema_version: int = 1
+    schema_version: int = FORMAT
     header: Header
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
     """By names below the directory: a restored checkpoint must not make anybody read what lies elsewhere."""
@@ -103,29 +104,6 @@ class Manifest(Strict):
         return sum(entry.bytes for entry in self.files.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointInfo:
-    """One `step-NNNN` directory and whether it is a checkpoint."""
-
-    path: Path
-    step: int
-    """From the name of the directory."""
-    bytes: int
-    """What its files take on disk."""
-    digest: str
-    """Digest of the manifest, empty when there is none that can be read."""
-    pinned: bool
-    created_at: float
-    """Unix seconds, 0 when the manifest cannot be read."""
-    problem: str | None
-    """Why it is not valid; None when every digest is right."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether a training may continue from it."""
-        return self.problem is None
-
-
 def step_directory(root: Path, step: int) -> Path:
     """Return where the checkpoint after `step` updates lives."""
     return root / f"step-{step:04d}"
@@ -133,17 +111,33 @@ def step_directory(root: Path, step: int) -> Path:
 
 def step_of(directory: Path) -> int | None:
     """Return the step a directory's name claims, None for any other name."""
-    match = STEP_DIRECTORY.match(directory.name)
+    match = STEP_DIRECTORY.fullmatch(directory.name)
     return int(match.group(1)) if match else None
+
+
+def step_directories(root: Path) -> list[Path]:
+    """Return the `step-NNNN` directories of a root, newest step first; an absent root has none.
+
+    Steps are compared as numbers, so it does not matter with how many digits they are written.
+    """
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if path.is_dir() and step_of(path) is not None]
+    return sorted(found, key=lambda path: (step_of(path) or 0, path.name), reverse=True)
+
+
+def spellings(root: Path, step: int) -> list[Path]:
+    """Return every directory of a root that claims a step: `step-0100` and `step-100` both are step 100."""
+    return [path for path in step_directories(root) if step_of(path) == step]
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Read a manifest and check its seal and its step, not the files it lists.
 
-    Raises ManifestInvalid when it is missing, damaged, or stands in the directory of another step.
+    Raises ManifestInvalid when it is missing, damaged, of a format without stamps, or in the directory of another step.
     """
     try:
-        manifest = Manifest.model_validate(json.loads((directory / MANIFEST).read_bytes()))
+        manifest = Manifest.model_validate(_of_this_format(json.loads((directory / MANIFEST).read_bytes())))
     except FileNotFoundError:
         raise ManifestInvalid(f"{MANIFEST} is missing: the save never finished") from None
     except OSError as error:
@@ -153,6 +147,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise ManifestInvalid(
             f"{MANIFEST} is damaged: {'.'.join(map(str, fault['loc']))[:200]!r}: {fault['msg']}"
         ) from None
+    except ManifestInvalid:
+        raise
     except (ValueError, RecursionError) as error:
         raise ManifestInvalid(f"{MANIFEST} is damaged: {str(error).splitlines()[0]}") from None
     manifest.check_seal()
@@ -160,6 +156,24 @@ def read_manifest(directory: Path) -> Manifest:
     if named is not None and named != manifest.header.step:
         raise ManifestInvalid(f"{MANIFEST} is of step {manifest.header.step}, the directory says step {named}")
     return manifest
+
+
+def _of_this_format(document: Any) -> Any:
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if isinstance(version, int) and version != FORMAT:
+        why = "; files of format 1 do not carry their step, so a mix of two steps could not be noticed"
+        raise ManifestInvalid(
+            f"{MANIFEST} has format {version}, only format {FORMAT} can be continued from{why if version == 1 else ''}"
+        )
+    return document
+
+
+def check_spelling(directory: Path) -> None:
+    """Raise ManifestInvalid when a second directory beside this one claims the same step."""
+    step = step_of(directory)
+    named = [] if step is None else [path.name for path in spellings(directory.parent, step)]
+    if len(named) > 1:
+        raise ManifestInvalid(f"{' and '.join(sorted(named))} are both step {step}: remove all but one of them")
 
 
 def file_digest(path: Path) -> str:
@@ -186,75 +200,46 @@ def check_file(directory: Path, name: str, entry: FileEntry) -> None:
         raise ManifestInvalid(f"{name} cannot be read: {error.strerror}") from None
 
 
+def check_stamp(stamp: Stamp, manifest: Manifest, name: str) -> None:
+    """Raise ManifestInvalid unless a file belongs to the checkpoint, was written by its rank and holds what is listed.
+
+    What it really holds is compared with its stamp by whoever reads it.
+    """
+    header = manifest.header
+    if stamp.step != header.step:
+        raise ManifestInvalid(f"{name} is of step {stamp.step}, {MANIFEST} is of step {header.step}")
+    if stamp.lock != header.lock:
+        raise ManifestInvalid(f"{name} is of another training than {MANIFEST}: its lock is {stamp.lock[:12]}")
+    if name != file_of(stamp.rank):
+        raise ManifestInvalid(f"{name} has the content of {file_of(stamp.rank)}")
+    listed = manifest.files[name].tensors or stamp.tensors
+    difference = first_difference(listed, stamp.tensors, (f"in {MANIFEST}", "in the file"))
+    if difference is not None:
+        raise ManifestInvalid(f"{name}: {difference.text}")
+
+
+def check_listing(manifest: Manifest) -> None:
+    """Raise ManifestInvalid unless the shared file and the file of every rank are listed."""
+    for rank in itertools.chain([None], range(manifest.header.world_size)):
+        if file_of(rank) not in manifest.files:
+            raise ManifestInvalid(f"{MANIFEST} does not list {file_of(rank)}")
+
+
 def verify(directory: Path) -> Manifest:
-    """Check the manifest and every file it lists. Raises ManifestInvalid naming the first fault."""
+    """Check the manifest and every file it lists: size, digest, step, training, rank, types of tensors.
+
+    Raises ManifestInvalid naming the first fault.
+    """
+    check_spelling(directory)
     manifest = read_manifest(directory)
+    check_listing(manifest)
     for name, entry in sorted(manifest.files.items()):
         check_file(directory, name, entry)
+        try:
+            stamp = read_stamp(directory / name)
+        except StampInvalid as error:
+            raise ManifestInvalid(f"{name}: {error}") from None
+        except OSError as error:
+            raise ManifestInvalid(f"{name} cannot be read: {error.strerror}") from None
+        check_stamp(stamp, manifest, name)
     return manifest
-
-
-def inspect(directory: Path) -> CheckpointInfo:
-    """Return what a `step-NNNN` directory is worth, reading every byte of it. Never raises for a bad checkpoint."""
-    digest, pinned, created_at, problem = "", False, 0.0, None
-    try:
-        manifest = read_manifest(directory)
-        digest, pinned, created_at = manifest.digest, manifest.pinned, manifest.header.created_at
-        verify(directory)
-    except ManifestInvalid as error:
-        problem = str(error)
-    return CheckpointInfo(
-        path=directory,
-        step=step_of(directory) or 0,
-        bytes=_size(directory),
-        digest=digest,
-        pinned=pinned,
-        created_at=created_at,
-        problem=problem,
-    )
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    for file in directory.glob("*"):
-        with suppress(FileNotFoundError):  # a training that goes on may remove it under our eyes
-            total += file.stat().st_size
-    return total
-
-
-def _inspected(root: Path) -> Iterator[CheckpointInfo]:
-    """Yield what every `step-NNNN` directory is worth, newest first; one that is removed meanwhile was never there."""
-    for path in step_directories(root):
-        info = inspect(path)
-        if info.valid or path.exists():
-            yield info
-
-
-def step_directories(root: Path) -> list[Path]:
-    """Return the `step-NNNN` directories of a root, newest step first; an absent root has none."""
-    if not root.is_dir():
-        return []
-    found = [path for path in root.iterdir() if path.is_dir() and step_of(path) is not None]
-    return sorted(found, key=lambda path: step_of(path) or 0, reverse=True)
-
-
-def list_checkpoints(root: Path) -> list[CheckpointInfo]:
-    """Return every `step-NNNN` directory of a root with its validity, newest step first."""
-    return list(_inspected(root))
-
-
-def newest_valid(root: Path) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-    """Return the newest valid checkpoint of a root, and the newer ones that were skipped with their problems."""
-    skipped: list[CheckpointInfo] = []
-    for info in _inspected(root):
-        if info.valid:
-            return info, skipped
-        skipped.append(info)
-    return None, skipped
-
-
-def checkpoint_roots(run_root: Path) -> Iterator[Path]:
-    """Yield every `checkpoints` folder of a run: its own, then those of its stages in order of name."""
-    for path in (run_root / "checkpoints", *sorted(run_root.glob("*/checkpoints"))):
-        if path.is_dir() and path.parent.name not in {"artifacts", "work"}:
-            yield path

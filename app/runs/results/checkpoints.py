@@ -9,15 +9,8 @@ from pydantic import Field
 
 from app.documents import Document
 from app.runs.errors import Conflict
-from trainer.contract.manifest import (
-    CheckpointInfo,
-    ManifestInvalid,
-    checkpoint_roots,
-    list_checkpoints,
-    read_manifest,
-    step_directories,
-    verify,
-)
+from trainer.contract.checkpoints import CheckpointInfo, checkpoint_roots, list_checkpoints, newest_of_run, others
+from trainer.contract.manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,34 +21,29 @@ class CheckpointSource:
     relative: str
     """Relative to the run's folder, such as `checkpoints/step-0050`."""
     files: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    """Newer ones, each with what is wrong with it."""
 
 
-def newest_checkpoint(run_root: Path) -> CheckpointSource:
-    """Return the checkpoint saved last whose every digest is right.
+def newest_checkpoint(run_root: Path, stage: str | None = None) -> CheckpointSource:
+    """Return the checkpoint that a run continues from whose last stage at work was `stage`.
 
-    Raises Conflict when there is none, naming the newest that is damaged.
+    Raises Conflict when there is none, naming what is wrong with the newest.
     """
-    problems = []
-    candidates = [path for root in checkpoint_roots(run_root) for path in step_directories(root)]
-    for path in sorted(candidates, key=_saved_at, reverse=True):
-        relative = path.relative_to(run_root).as_posix()
-        try:
-            manifest = verify(path)
-        except ManifestInvalid as error:
-            problems.append(f"{relative}: {error}")
-            continue
-        return CheckpointSource(path=path, relative=relative, files=tuple(manifest.files))
-    found = f"; {problems[0]}" if problems else ""
-    raise Conflict(
-        "no_checkpoint", f"run {run_root.name} has no valid checkpoint to resume from{found}; retry it without resume"
+    found, skipped = newest_of_run(run_root, stage)
+    problems = tuple(f"{info.path.relative_to(run_root).as_posix()}: {info.problem}" for info in skipped)
+    if found is None:
+        newest = f"; {problems[0]}" if problems else ""
+        raise Conflict(
+            "no_checkpoint",
+            f"run {run_root.name} has no valid checkpoint to resume from{newest}; retry it without resume",
+        )
+    return CheckpointSource(
+        path=found.path,
+        relative=found.path.relative_to(run_root).as_posix(),
+        files=tuple(read_manifest(found.path).files),
+        skipped=problems,
     )
-
-
-def _saved_at(path: Path) -> float:
-    try:
-        return read_manifest(path).header.created_at
-    except ManifestInvalid:
-        return path.stat().st_mtime
 
 
 def adopt_checkpoint(source: CheckpointSource, run_root: Path) -> None:
@@ -75,10 +63,10 @@ def adopt_checkpoint(source: CheckpointSource, run_root: Path) -> None:
 
 
 class Checkpoint(Document):
-    """A checkpoint of a run, every byte of it compared with its digest."""
+    """A checkpoint of a run, every byte of it compared with its digest; or what lies beside checkpoints and is none."""
 
     path: str
-    step: int
+    step: int | None = Field(description="Null for what is not a checkpoint.")
     bytes: int
     pinned: bool
     valid: bool
@@ -86,15 +74,28 @@ class Checkpoint(Document):
 
 
 class CheckpointList(Document):
-    """Checkpoints, newest first."""
+    """Checkpoints, newest first; after those of a folder whatever else lies in it."""
 
     items: list[Checkpoint]
 
 
 def check_checkpoints(run_root: Path) -> CheckpointList:
-    """Return every checkpoint of a run with its validity."""
-    found = [_document(info, run_root) for root in checkpoint_roots(run_root) for info in list_checkpoints(root)]
-    return CheckpointList(items=found)
+    """Return every checkpoint of a run with its validity, and what is not a checkpoint."""
+    items: list[Checkpoint] = []
+    for root in checkpoint_roots(run_root):
+        items += [_document(info, run_root) for info in list_checkpoints(root)]
+        items += [
+            Checkpoint(
+                path=path.relative_to(run_root).as_posix(),
+                step=None,
+                bytes=0,
+                pinned=False,
+                valid=False,
+                problem=reason,
+            )
+            for path, reason in others(root)
+        ]
+    return CheckpointList(items=items)
 
 
 def _document(info: CheckpointInfo, run_root: Path) -> Checkpoint:
@@ -104,5 +105,5 @@ def _document(info: CheckpointInfo, run_root: Path) -> Checkpoint:
         bytes=info.bytes,
         pinned=info.pinned,
         valid=info.valid,
-        problem=info.problem,
+        problem=info.problem or "",
     )

@@ -112,5 +112,5 @@ def _file_problems(run_root: Path, result: Result) -> Iterator[str]:
             if empty:
                 yield f"artifacts/{item.path} is empty"
     for checkpoint in check_checkpoints(run_root).items:
-        if not checkpoint.valid:
+        if checkpoint.step is not None and not checkpoint.valid:
             yield f"{checkpoint.path}: {checkpoint.problem}"

@@ -61,7 +61,7 @@ def show_verification(request: Request, run_id: int, session: ReadSession, setti
 
 @router.get("/checkpoints", response_model=CheckpointList, dependencies=[OneOfFew], responses=answers(404, 429))
 def list_checkpoints(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Any:
-    """List the run's checkpoints, newest first, after comparing every digest."""
+    """List the run's checkpoints, newest first, after reading every byte, and what lies beside them."""
     get_run(session, run_id)
     folder = run_folder(settings.runs_dir, run_id)
     return json_headers() if headers_alone(request) else check_checkpoints(folder)

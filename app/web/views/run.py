@@ -15,8 +15,8 @@ from app.web.views.answer import activity, deciding_checks, lead_panel
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
 from app.web.views.previews import offered
+from trainer.contract.checkpoints import resumable
 from trainer.contract.kinds import kinds
-from trainer.contract.manifest import ManifestInvalid, checkpoint_roots, read_manifest, step_directories
 
 MOST_OUTPUTS: Final = 24
 
@@ -42,7 +42,7 @@ def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
         "question": spec.question if spec else "",
         "activity": activity(run),
         "summary_rows": summary_rows(result["summary"]) if result else [],
-        "resumable": final and run.state != State.SUCCEEDED and _resumable(runs_dir / str(run.id)),
+        "resumable": final and run.state != State.SUCCEEDED and resumable(runs_dir / str(run.id)),
     }
 
 
@@ -55,17 +55,6 @@ def files_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
         "artifacts": [offered(item) for item in artifacts.artifacts(runs_dir, run.id).items],
         "log_files": list(islice(outputs, MOST_OUTPUTS)),
     }
-
-
-def _resumable(root: Path) -> bool:
-    """Return whether there is a checkpoint with a valid manifest; its files are checked when somebody resumes."""
-    for path in (path for folder in checkpoint_roots(root) for path in step_directories(folder)):
-        try:
-            read_manifest(path)
-        except (ManifestInvalid, OSError):
-            continue
-        return True
-    return False
 
 
 def counted(checks: Sequence[Mapping[str, Any]]) -> str:

@@ -1,5 +1,7 @@
 """What a checkpoint must have in common with the training that continues from it."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +40,13 @@ class Identity:
             world_size=context.world_size,
             free=ALWAYS_FREE | free,
         )
+
+    @property
+    def lock(self) -> str:
+        """Digest of everything that must be the same; a file that carries another is of another training."""
+        shaping = {name: value for name, value in self.config.items() if name not in self.free}
+        text = json.dumps([self.kind, shaping, self.world_size, self.data_lock], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def check(self, header: Header, name: str) -> None:
         """Raise CheckpointRefused naming the first field in which checkpoint `name` differs from this training."""

@@ -1,6 +1,6 @@
 """What a checkpoint holds, taken from and put back into live objects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -9,7 +9,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trainer.common.checkpoints.errors import CheckpointRefused
+from trainer.common.checkpoints.content import check_tensors, described, named_tensors
+from trainer.common.checkpoints.errors import CheckpointNotSaved, CheckpointRefused
+from trainer.common.checkpoints.identity import optimizer_names
 from trainer.common.checkpoints.rng import capture_rng, restore_rng
 
 
@@ -33,12 +35,19 @@ class TrainingState:
     scheduler: Stateful | None = None
     extras: Mapping[str, Stateful] = field(default_factory=dict)
     """Further shared state by name, equal on all ranks: a gradient scaler, an averaged model."""
+    updates_in: Callable[[Mapping[str, Any]], int] | None = None
+    """Returns the updates that a sampler record is the history of; a save or load of another step is then refused."""
 
     @property
     def module(self) -> nn.Module:
         """The model without its wrapper."""
         inner = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         return cast(nn.Module, inner)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the optimizer's parameters in its order."""
+        return [name for group in optimizer_names(self.module, self.optimizer) for name in group]
 
     @property
     def device(self) -> torch.device:
@@ -64,8 +73,14 @@ class TrainingState:
             "sampler": dict(sampler),
         }
 
-    def check(self, shared: Mapping[str, Any], own: Mapping[str, Any], rank: int, name: str) -> None:
-        """Raise CheckpointRefused for state that is there but not wanted, or wanted and not there."""
+    def check_save(self, step: int, sampler: Mapping[str, Any]) -> None:
+        """Raise CheckpointNotSaved when the sampler record is not that of `step`."""
+        found = step if self.updates_in is None else self.updates_in(sampler)
+        if found != step:
+            raise CheckpointNotSaved(f"step {step}: the sampler is at update {found}")
+
+    def check(self, shared: Mapping[str, Any], own: Mapping[str, Any], step: int, name: str) -> None:
+        """Raise CheckpointRefused for state that is not wanted, missing, of another type, shape or step."""
         _check_names(f"{name}: extras", "extras", shared["extras"], self.extras)
         _check_names(f"{name}: buffers", "buffers", own["buffers"], self._buffers())
         if (shared["scheduler"] is None) != (self.scheduler is None):
@@ -73,20 +88,35 @@ class TrainingState:
                 "here but not in the checkpoint" if shared["scheduler"] is None else "in the checkpoint but not here"
             )
             raise CheckpointRefused(f"{name}: there is a scheduler {where}", "scheduler")
-        if own["rank"] != rank:
-            raise CheckpointRefused(f"{name}: the file of rank {rank} was written by rank {own['rank']}", "rank")
+        found = step if self.updates_in is None else self.updates_in(own["sampler"])
+        if found != step:
+            text = f"{name}: the sampler of rank {own['rank']} is at update {found}, the checkpoint is of step {step}"
+            raise CheckpointRefused(text, "sampler")
+        self._check_types(shared, own, name, "here")
 
-    def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Put everything back; generators last, so that nothing draws between here and the next batch."""
+    def _check_types(self, shared: Mapping[str, Any], own: Mapping[str, Any], name: str, when: str) -> None:
+        """Compare what was stored with what is live, as far as it is: an optimizer fills its state later."""
+        live, names = self.shared(), self.names
+        for theirs, ours in ((shared, live), ({"buffers": own["buffers"]}, {"buffers": self._buffers()})):
+            stored, here = (described(named_tensors(side, names)) for side in (theirs, ours))
+            check_tensors(stored, here, name, ("in the checkpoint", when), common=True)
+
+    def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any], name: str) -> None:
+        """Put everything back; generators last, so that nothing draws between here and the next batch.
+
+        Raises CheckpointRefused when a loader has converted what it was given: optimizers do so with state of another
+        type than the parameter's, and bits are lost.
+        """
         self.module.load_state_dict(shared["model"])
         buffers = self._buffers()
-        for name, value in own["buffers"].items():
-            buffers[name].copy_(value)
+        for buffer, value in own["buffers"].items():
+            buffers[buffer].copy_(value)
         self.optimizer.load_state_dict(shared["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(shared["scheduler"])
-        for name, item in self.extras.items():
-            item.load_state_dict(shared["extras"][name])
+        for extra, item in self.extras.items():
+            item.load_state_dict(shared["extras"][extra])
+        self._check_types(shared, own, name, "after loading")
         restore_rng(own["rng"], self.device)
 
     def _buffers(self) -> dict[str, torch.Tensor]:

@@ -11,33 +11,30 @@ from typing import Any
 
 import torch
 
+from trainer.common.checkpoints.content import read_part, write_part
 from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSaved, CheckpointRefused, WindowOpen
-from trainer.common.checkpoints.files import flush, read_tensors, write_tensors
+from trainer.common.checkpoints.files import flush
 from trainer.common.checkpoints.identity import Identity, check_parameters, optimizer_names, parameter_entries
 from trainer.common.checkpoints.ranks import Ranks
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.telemetry import Telemetry
+from trainer.contract.checkpoints import CheckpointInfo, list_checkpoints, newest_valid
 from trainer.contract.manifest import (
     MANIFEST,
-    CheckpointInfo,
     FileEntry,
     Header,
     Manifest,
     ManifestInvalid,
-    list_checkpoints,
-    newest_valid,
+    check_listing,
+    check_spelling,
     read_manifest,
+    spellings,
     step_directories,
     step_directory,
 )
+from trainer.contract.stamp import SHARED, file_of, rank_file
 
-SHARED = "shared.pt"
 ASIDE = ".part"
-
-
-def rank_file(rank: int) -> str:
-    """Return the name of one rank's own file."""
-    return f"rank{rank}.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +92,11 @@ class CheckpointStore:
         pinned: bool = False,
         pending_micro_batches: int = 0,
     ) -> Saved:
-        """Save after `step` updates; `sampler` is this rank's history and position (tensors and plain values).
+        """Save after `step` updates (one optimizer step each); `sampler` is this rank's history and position.
 
         Raises WindowOpen when gradients of `pending_micro_batches` wait for an optimizer step, CheckpointNotSaved
-        (disk full, no permission, …) on all ranks alike; then every earlier checkpoint is as it was.
+        (disk full, no permission, a sampler at another step, …) on all ranks alike; then every earlier checkpoint is as it
+        was.
         """
         if pending_micro_batches:
             raise WindowOpen(
@@ -151,7 +149,7 @@ class CheckpointStore:
         content: list[tuple[Any, Any]] = []
         self._ranks.together("checkpoint content", lambda: content.append(self._read(path, state)))
         shared, own = content[0]
-        self._ranks.together("checkpoint restore", lambda: state.restore(shared, own))
+        self._ranks.together("checkpoint restore", lambda: state.restore(shared, own, path.name))
         step = read_manifest(path).header.step
         self._say(f"continues from {path.name}")
         return Restored(path=path, step=step, sampler=own["sampler"])
@@ -177,13 +175,10 @@ class CheckpointStore:
     def _write(
         self, aside: Path, step: int, state: TrainingState, sampler: Mapping[str, Any], pinned: bool
     ) -> Manifest:
-        rank, world_size = self._ranks.rank, self._ranks.world_size
+        rank = self._ranks.rank
 
         def write_own() -> dict[str, FileEntry]:
-            name = rank_file(rank)
-            written = {name: write_tensors(aside / name, state.own(rank, world_size, sampler))}
-            if rank == 0:
-                written[SHARED] = write_tensors(aside / SHARED, state.shared())
+            written = self._write_own(aside, step, state, sampler)
             flush(*(aside / name for name in written))
             return written
 
@@ -196,12 +191,28 @@ class CheckpointStore:
         files = {name: entry for part in parts for name, entry in part.items()}
         return Manifest(header=self._header(step, state), files=files, pinned=pinned).sealed()
 
+    def _write_own(
+        self, aside: Path, step: int, state: TrainingState, sampler: Mapping[str, Any]
+    ) -> dict[str, FileEntry]:
+        """Write what this rank has to."""
+        rank, names = self._ranks.rank, state.names
+        state.check_save(step, sampler)
+        parts: dict[int | None, dict[str, Any]] = {rank: state.own(rank, self._ranks.world_size, sampler)}
+        if rank == 0:
+            parts[None] = state.shared()
+        lock = self.identity.lock
+        return {
+            file_of(owner): write_part(aside, content, names, step=step, lock=lock, rank=owner)
+            for owner, content in parts.items()
+        }
+
     def _header(self, step: int, state: TrainingState) -> Header:
         return Header(
             kind=self.identity.kind,
             step=step,
             world_size=self._ranks.world_size,
             data_lock=self.identity.data_lock,
+            lock=self.identity.lock,
             config=dict(self.identity.config),
             parameters=parameter_entries(state.module),
             optimizer=optimizer_names(state.module, state.optimizer),
@@ -214,7 +225,7 @@ class CheckpointStore:
         try:
             (aside / MANIFEST).write_text(manifest.model_dump_json(indent=1))
             flush(aside / MANIFEST, aside)
-            doomed = [self._set_aside(target)] if target.exists() else []
+            doomed = [self._set_aside(path) for path in spellings(self.root, manifest.header.step)]
             aside.rename(target)
             flush(self.root)
         except (OSError, CheckpointNotSaved):
@@ -229,6 +240,7 @@ class CheckpointStore:
         unpinned = []
         for path in step_directories(self.root):
             try:
+                check_spelling(path)
                 unpinned += [] if read_manifest(path).pinned else [path]
             except ManifestInvalid:
                 continue  # evidence of a fault, and no checkpoint: neither counted nor removed
@@ -244,23 +256,22 @@ class CheckpointStore:
 
     def _accept(self, path: Path, state: TrainingState) -> Manifest:
         try:
+            check_spelling(path)
             manifest = read_manifest(path)
+            check_listing(manifest)
         except ManifestInvalid as error:
             raise CheckpointDamaged(f"{path.name}: {error}") from None
         self.identity.check(manifest.header, path.name)
         check_parameters(manifest.header, state.module, state.optimizer, path.name)
-        for name in (SHARED, *(rank_file(rank) for rank in range(self._ranks.world_size))):
-            if name not in manifest.files:
-                raise CheckpointDamaged(f"{path.name}: the manifest does not list {name}", name)
+        for name in (SHARED, *map(rank_file, range(self._ranks.world_size))):
             if not (path / name).is_file():
                 raise CheckpointDamaged(f"{path.name}: {name} is missing", name)
         return manifest
 
     def _read(self, path: Path, state: TrainingState) -> tuple[Any, Any]:
-        files = read_manifest(path).files
-        name = rank_file(self._ranks.rank)
-        shared, own = read_tensors(path, SHARED, files[SHARED]), read_tensors(path, name, files[name])
-        state.check(shared, own, self._ranks.rank, path.name)
+        manifest = read_manifest(path)
+        shared, own = (read_part(path, name, manifest) for name in (SHARED, rank_file(self._ranks.rank)))
+        state.check(shared, own, manifest.header.step, path.name)
         return shared, own
 
     def _report(self, step: int, path: Path) -> None:

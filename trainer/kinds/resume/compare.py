@@ -7,7 +7,7 @@ from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.common.machine import cpu_model
 from trainer.common.process import versions
-from trainer.contract.manifest import CheckpointInfo, list_checkpoints
+from trainer.contract.checkpoints import CheckpointInfo, list_checkpoints
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, headline_of, verdict_of
 from trainer.kinds.resume import params as names

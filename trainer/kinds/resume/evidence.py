@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.common.checkpoints.content import read_part
 from trainer.common.checkpoints.errors import CheckpointDamaged
-from trainer.common.checkpoints.files import read_tensors
-from trainer.common.checkpoints.store import SHARED, rank_file
 from trainer.contract.manifest import Manifest, ManifestInvalid, step_directory, verify
+from trainer.contract.stamp import SHARED, rank_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,10 @@ class Evidence:
 
     @classmethod
     def read(cls, name: str, root: Path, step: int) -> "Evidence":
-        """Read the checkpoint of `step` under `root`. Raises CheckpointDamaged naming what is wrong with it."""
+        """Read the checkpoint of `step` under `root`.
+
+        Raises CheckpointDamaged, or CheckpointRefused for state of another type or step, naming what is wrong with it.
+        """
         directory = step_directory(root, step)
         try:
             manifest = verify(directory)
@@ -36,8 +39,8 @@ class Evidence:
         return cls(
             name=name,
             manifest=manifest,
-            shared=read_tensors(directory, SHARED, manifest.files[SHARED]),
-            ranks=[read_tensors(directory, item, manifest.files[item]) for item in names],
+            shared=read_part(directory, SHARED, manifest),
+            ranks=[read_part(directory, item, manifest) for item in names],
         )
 
     @property

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainer.contract.checkpoints import CheckpointInfo
 from trainer.contract.events import encode_number
-from trainer.contract.manifest import CheckpointInfo
 from trainer.contract.result import Check, Relation
 from trainer.kinds.resume.diagnosis import OPTIMIZER, PER_RANK_RNG, PLAN_POSITION, Cause, diagnose
 from trainer.kinds.resume.differences import Comparison, Difference, compare, largest

@@ -56,7 +56,12 @@ class Trajectory:
         self._hook.attach(self._ddp)
         optimizer = SGD(model.parameters(), lr=params.learning_rate, momentum=MOMENTUM)
         self._scheduler = CosineAnnealingLR(optimizer, params.updates)
-        self.state = TrainingState(model=self._ddp, optimizer=optimizer, scheduler=self._scheduler)
+        self.state = TrainingState(
+            model=self._ddp,
+            optimizer=optimizer,
+            scheduler=self._scheduler,
+            updates_in=lambda record: len(record["losses"]),
+        )
         self.sampler = WindowSampler(plan_shape(params))
         self.losses: list[float] = []
         """Loss per token over all ranks, one per update."""

@@ -51,7 +51,9 @@ class Training:
     def run(self) -> bool:
         """Take every update that is left; False when all ranks saved and left early because they were told to."""
         updates = self._params.updates
-        state = TrainingState(model=self._model, optimizer=self._optimizer)
+        state = TrainingState(
+            model=self._model, optimizer=self._optimizer, updates_in=lambda sampler: len(sampler["history"])
+        )
         store = CheckpointStore(
             self._context.paths.checkpoints(),
             Identity.of(self._context, data_lock(self._params.shape), free=FREE),

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.checkpoints import add_checkpoint
 from trainer.common.context import StageContext
 from trainer.common.process import announce
+from trainer.contract.checkpoints import newest_valid
 from trainer.contract.exits import EXIT_PREEMPTED
-from trainer.contract.files import write_bytes_atomically, write_json_atomically
-from trainer.contract.manifest import MANIFEST, FileEntry, Header, Manifest, file_digest, newest_valid, step_directory
 from trainer.contract.result import Check, Environment, Result, verdict_of
 
 Meet = Callable[[int], None]
@@ -176,22 +176,9 @@ def meet_by_files(context: StageContext, step: int) -> None:
 
 
 def save(context: StageContext, step: int) -> None:
-    target = step_directory(context.paths.checkpoints(context.stage), step)
-    write_bytes_atomically(target / "state.bin", bytes([step]))
-    header = Header(
-        kind="misbehave",
-        step=step,
-        world_size=context.world_size,
-        data_lock="",
-        config={},
-        parameters=[],
-        optimizer=[],
-        created_at=time.time(),
-        versions={},
-    )
-    files = {"state.bin": FileEntry(bytes=1, sha256=file_digest(target / "state.bin"))}
-    write_json_atomically(target / MANIFEST, Manifest(header=header, files=files).sealed().model_dump(mode="json"))
-    context.telemetry.checkpoint(step, str(target.relative_to(context.paths.root)))
+    root = context.paths.checkpoints(context.stage)
+    saved = add_checkpoint(root, step, time.time(), kind="misbehave", world_size=context.world_size)
+    context.telemetry.checkpoint(step, str(saved.relative_to(context.paths.root)))
 
 
 def finish(context: StageContext) -> None:

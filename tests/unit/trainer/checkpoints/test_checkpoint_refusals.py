@@ -19,7 +19,7 @@ from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSa
 from trainer.common.checkpoints.identity import Identity
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.checkpoints.store import CheckpointStore
-from trainer.contract.manifest import list_checkpoints, newest_valid
+from trainer.contract.checkpoints import list_checkpoints, newest_valid
 
 
 def other_config(**changes: Any) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointRefus
 from trainer.common.checkpoints.files import read_tensors, write_tensors
 from trainer.common.checkpoints.rng import capture_rng, restore_rng, rng_difference
 from trainer.common.checkpoints.state import TrainingState
-from trainer.common.checkpoints.store import SHARED, CheckpointStore, rank_file
+from trainer.common.checkpoints.store import CheckpointStore
 from trainer.contract.manifest import FileEntry, file_digest, verify
+from trainer.contract.stamp import SHARED, rank_file
 
 CPU = torch.device("cpu")
 

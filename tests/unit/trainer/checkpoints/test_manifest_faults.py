@@ -11,16 +11,10 @@ import pytest
 
 from tests.support.small_training import SmallTraining
 from trainer.common.checkpoints.store import CheckpointStore
-from trainer.contract import manifest
-from trainer.contract.manifest import (
-    ManifestInvalid,
-    checkpoint_roots,
-    inspect,
-    list_checkpoints,
-    newest_valid,
-    read_manifest,
-    verify,
-)
+from trainer.contract import checkpoints, manifest
+from trainer.contract.checkpoints import checkpoint_roots, inspect, list_checkpoints, newest_valid
+from trainer.contract.manifest import ManifestInvalid, read_manifest, verify
+from trainer.contract.stamp import UNREADABLE
 
 FILES = ["shared.pt", "rank0.pt", "manifest.json"]
 
@@ -126,7 +120,7 @@ def test_removed_while_looked_at(saved: Path, monkeypatch: pytest.MonkeyPatch) -
         shutil.rmtree(directory)
         return original(directory)
 
-    monkeypatch.setattr(manifest, "read_manifest", remove_first)
+    monkeypatch.setattr(checkpoints, "read_manifest", remove_first)
     assert list_checkpoints(saved) == []
     assert newest_valid(saved) == (None, [])
 
@@ -159,10 +153,11 @@ def test_listed_link_is_no_file(saved: Path) -> None:
     (directory / "link").symlink_to(outside / "secret")
     (directory / "linked").symlink_to(outside)
     intact = (directory / "manifest.json").read_bytes()
-    for name, valid in (("plain", True), ("inner/secret", True), ("link", False), ("linked/secret", False)):
+    for name, plain in (("plain", True), ("inner/secret", True), ("link", False), ("linked/secret", False)):
         (directory / "manifest.json").write_bytes(intact)
         named(directory, name)
-        assert inspect(directory).problem == (None if valid else f"{name} is no plain file of this checkpoint")
+        problem = f"{name}: {UNREADABLE}" if plain else f"{name} is no plain file of this checkpoint"
+        assert inspect(directory).problem == problem
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "1", '{"\\ud800": 1}'])

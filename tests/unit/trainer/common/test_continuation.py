@@ -18,7 +18,7 @@ from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.continuation import Continuation
 from trainer.common.distributed import Group
 from trainer.common.telemetry import Telemetry
-from trainer.contract.manifest import list_checkpoints
+from trainer.contract.checkpoints import list_checkpoints
 from trainer.contract.paths import AttemptPaths
 
 LAST = 7

@@ -58,7 +58,12 @@ class Training:
     @property
     def state(self) -> TrainingState:
         """What a checkpoint restores in place."""
-        return TrainingState(model=self.step.model, optimizer=self.step.optimizer, scheduler=self.scheduler)
+        return TrainingState(
+            model=self.step.model,
+            optimizer=self.step.optimizer,
+            scheduler=self.scheduler,
+            updates_in=lambda sampler: int(sampler["done"]),
+        )
 
     @property
     def total_steps(self) -> int:

@@ -81,6 +81,7 @@ def header(identity: Any, **changes: Any) -> Header:
         "step": 3,
         "world_size": 1,
         "data_lock": "d1",
+        "lock": "",
         "config": dict(identity.config),
         "parameters": [],
         "optimizer": [],

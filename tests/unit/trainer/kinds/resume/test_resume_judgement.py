@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.evidence import STOP, UPDATES, change, make_evidence
-from trainer.contract.manifest import CheckpointInfo
+from trainer.contract.checkpoints import CheckpointInfo
 from trainer.contract.result import Check, Relation, Verdict, verdict_of
 from trainer.kinds.resume.diagnosis import diagnose
 from trainer.kinds.resume.differences import compare, difference, first_other_loss
