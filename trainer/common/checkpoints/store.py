@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from trainer.common.checkpoints.content import read_part, write_part
+from trainer.common.checkpoints.content import named_tensors, read_part, write_part
 from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSaved, CheckpointRefused, WindowOpen
 from trainer.common.checkpoints.files import flush
+from trainer.common.checkpoints.guard import standing_still, update_count
 from trainer.common.checkpoints.identity import Identity, check_parameters, optimizer_names, parameter_entries
 from trainer.common.checkpoints.ranks import Ranks
 from trainer.common.checkpoints.state import TrainingState
@@ -95,8 +96,8 @@ class CheckpointStore:
         """Save after `step` updates (one optimizer step each); `sampler` is this rank's history and position.
 
         Raises WindowOpen when gradients of `pending_micro_batches` wait for an optimizer step, CheckpointNotSaved
-        (disk full, no permission, a sampler at another step, …) on all ranks alike; then every earlier checkpoint is as it
-        was.
+        (disk full, no permission, state that is further than `step` or changed meanwhile, …) on all ranks alike; then
+        every earlier checkpoint is as it was.
         """
         if pending_micro_batches:
             raise WindowOpen(
@@ -134,6 +135,7 @@ class CheckpointStore:
         if skipped:
             reasons = "; ".join(f"{info.path.name}: {info.problem}" for info in skipped)
             raise CheckpointDamaged(f"no valid checkpoint is left in {self.root.name}: {reasons}")
+        update_count(state.optimizer).is_at(0)
         return None
 
     def load(self, path: Path, state: TrainingState) -> Restored:
@@ -151,6 +153,7 @@ class CheckpointStore:
         shared, own = content[0]
         self._ranks.together("checkpoint restore", lambda: state.restore(shared, own, path.name))
         step = read_manifest(path).header.step
+        update_count(state.optimizer).is_at(step)
         self._say(f"continues from {path.name}")
         return Restored(path=path, step=step, sampler=own["sampler"])
 
@@ -194,17 +197,19 @@ class CheckpointStore:
     def _write_own(
         self, aside: Path, step: int, state: TrainingState, sampler: Mapping[str, Any]
     ) -> dict[str, FileEntry]:
-        """Write what this rank has to."""
+        """Write what this rank has to, while nothing may change it."""
         rank, names = self._ranks.rank, state.names
         state.check_save(step, sampler)
         parts: dict[int | None, dict[str, Any]] = {rank: state.own(rank, self._ranks.world_size, sampler)}
         if rank == 0:
             parts[None] = state.shared()
-        lock = self.identity.lock
-        return {
-            file_of(owner): write_part(aside, content, names, step=step, lock=lock, rank=owner)
-            for owner, content in parts.items()
-        }
+        live = {name: item for content in parts.values() for name, item in named_tensors(content, names).items()}
+        with standing_still(step, state.optimizer, live):
+            lock = self.identity.lock
+            return {
+                file_of(owner): write_part(aside, content, names, step=step, lock=lock, rank=owner)
+                for owner, content in parts.items()
+            }
 
     def _header(self, step: int, state: TrainingState) -> Header:
         return Header(
