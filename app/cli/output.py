@@ -1,6 +1,5 @@
 """How commands speak: tables or one JSON document on standard output, everything else on standard error."""
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -11,7 +10,8 @@ import typer
 from app.formats import size
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-MOMENT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
+TIMES = frozenset({"at", "created", "finished", "finished_at", "last_seen", "next"})
+"""Columns that show moments; a name that looks like one stays as it is."""
 UNFOLDED = 10_000
 """Characters of a line that is written to no terminal."""
 RunId = Annotated[int, typer.Argument(help="Number of the run.", metavar="ID")]
@@ -46,7 +46,7 @@ def shown(text: str) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """Print a table, or that there is nothing to list.
 
-    None is a dash, times are those of this machine's zone, a column `bytes` shows sizes.
+    None is a dash, a column `bytes` shows sizes, and one of `TIMES` times of this machine's zone with their offset.
     """
     from rich import box
     from rich.console import Console
@@ -59,7 +59,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
         return
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     drawn = Table(title=title or None, title_justify="left", **look)
-    writers = [size if column == "bytes" else cell for column in columns]
+    writers = [size if column == "bytes" else local_time if column in TIMES else cell for column in columns]
     for column in columns:
         drawn.add_column("size" if column == "bytes" else column.replace("_", " "), overflow="fold")
     for row in rows:
@@ -79,9 +79,14 @@ def cell(value: Any) -> str:
     if isinstance(value, list):
         between = "; " if any(isinstance(item, list) for item in value) else ", "
         return between.join(cell(item) for item in value)
-    if isinstance(value, str) and MOMENT.match(value):
-        return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return str(value)
+
+
+def local_time(value: str | None) -> str:
+    """Return a moment of the API in this machine's zone, with the offset that held then: clocks are turned back."""
+    if value is None:
+        return cell(None)
+    return datetime.fromisoformat(value).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def passed_word(passed: bool | None) -> str:
