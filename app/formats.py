@@ -1,7 +1,9 @@
 """How pages write numbers, shares, durations and sizes; pure functions used as template filters."""
 
+import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -43,6 +45,39 @@ def _decimal(value: float) -> str:
         return text if "e" not in text else f"{value:,.0f}"
     mantissa, exponent = f"{value:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def exact(value: Any) -> str:
+    """Return a parameter as `-p name=value` takes it: text as it is, everything else as JSON with every digit.
+
+    Text that would be read as something else (`true`, `007`) is quoted: what is shown reads back as the same value.
+    """
+    if isinstance(value, str) and read_back(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def parameter(value: Any) -> str:
+    """Return a parameter of one of several runs, with every digit; a dash for a run that has none."""
+    return NOTHING if value is None else exact(value)
+
+
+def read_back(text: str) -> Any:
+    """Return the value that `exact` wrote as `text`: JSON where it is JSON, else the text itself."""
+    try:
+        return json.loads(text, parse_constant=str)  # NaN and Infinity stay words, which every number refuses
+    except (ValueError, RecursionError):
+        return text
+
+
+def telling_apart(values: Sequence[Any], write: Callable[[Any], str] = number) -> Callable[[Any], str]:
+    """Return how to write values that are shown side by side: `write`, or `exact` where that hides a difference."""
+    different: list[Any] = []
+    for value in values:
+        if value not in different:
+            different.append(value)
+    hidden = len({write(value) for value in different}) < len(different)
+    return (lambda value: write(value) if value is None else exact(value)) if hidden else write
 
 
 def percent(value: Any) -> str:

@@ -156,10 +156,10 @@ def say_verification(report: dict[str, Any]) -> None:
 
 
 def _with_bound(row: dict[str, Any]) -> dict[str, Any]:
-    from app.runs.results.bounds import bound
+    from app.runs.results.bounds import bound, measured
 
-    told = {name: row[name] for name in ("check", "passed", "measured")}
-    return {**told, "required": bound(row, cell)}
+    told = {name: row[name] for name in ("check", "passed")}
+    return {**told, "measured": measured(row, cell), "required": bound(row, cell)}
 
 
 def figures(run_id: RunId, as_json: AsJson = False) -> None:

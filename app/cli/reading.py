@@ -1,19 +1,20 @@
 """Commands that show runs and kinds, and ask for their repetition."""
 
-import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.client import open_client
 from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
-from app.formats import words
+from app.formats import exact, telling_apart, words
 from app.runs.states import State
 
 SEVERAL = "; may be given several times."
 States = Annotated[list[str] | None, typer.Option(help=", ".join(State) + SEVERAL)]
 Kinds = Annotated[list[str] | None, typer.Option(help="A kind of `ddp-audit kinds`" + SEVERAL)]
 Verdicts = Annotated[list[str] | None, typer.Option(help="pass, fail, inconclusive" + SEVERAL)]
+Write = Callable[[Any], str]
 Tags = Annotated[list[str] | None, typer.Option(help="A tag the run must have" + SEVERAL)]
 
 
@@ -40,8 +41,13 @@ def kinds(as_json: AsJson = False) -> None:
         parameters = kind["schema"]["properties"]
         table(
             ["parameter", "default", "meaning"],
-            [[name, cell(field.get("default")), field.get("description", "")] for name, field in parameters.items()],
+            [[name, _default(field), field.get("description", "")] for name, field in parameters.items()],
         )
+
+
+def _default(field: dict[str, Any]) -> str | None:
+    """Return the default of a parameter by its schema, None where there is none."""
+    return exact(field["default"]) if field.get("default") is not None else None
 
 
 def list_runs(
@@ -115,15 +121,10 @@ def say_run(run: dict[str, Any]) -> None:
     if run["ranks"]:
         table(columns, [[rank[column] for column in columns] for rank in run["ranks"]])
     table(["at", "from", "to", "reason", "note"], [_move(move) for move in run["history"]])
-    say("parameters: " + ", ".join(f"{name}={_given(value)}" for name, value in run["params"].items()))
+    say("parameters: " + ", ".join(f"{name}={exact(value)}" for name, value in run["params"].items()))
     say(f"reproduce: {run['reproduce']}")
     if run["verdict"]:
         say(f"checks: ddp-audit result {run['id']}")
-
-
-def _given(value: Any) -> str:
-    """Return a parameter as `run -p` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _move(move: dict[str, Any]) -> list[Any]:
@@ -132,8 +133,8 @@ def _move(move: dict[str, Any]) -> list[Any]:
 
 def progress_text(progress: dict[str, Any]) -> str:
     """Return how far a stage is, as a person reads it."""
-    total = "" if progress["total"] is None else f"/{progress['total']:g}"
-    return f"{progress['done']:g}{total} {progress['unit']}".strip()
+    total = "" if progress["total"] is None else f"/{progress['total']:.15g}"
+    return f"{progress['done']:.15g}{total} {progress['unit']}".strip()
 
 
 def retry(
@@ -160,20 +161,33 @@ def compare(
     heads = [f"run {number}" for number in document["ids"]]
     rows = [[name, *(run[name] for run in document["runs"])] for name in ("kind", "preset", "state", "verdict")]
     table(["", *heads], rows)
-    for title, part in (("parameters that differ", "params"), ("summary", "summary")):
-        different = [row for row in document[part] if row["differs"] or part == "summary"]
-        table([title, *heads], [[row["name"], *row["values"]] for row in different])
-    table(
-        ["check", *heads],
-        [[row["name"], *(compared_check(check) for check in row["values"])] for row in document["checks"]],
-    )
+    different = [row for row in document["params"] if row["differs"]]
+    table(["parameters that differ", *heads], [[row["name"], *map(_given, row["values"])] for row in different])
+    table(["summary", *heads], [_summary_row(row) for row in document["summary"]])
+    table(["check", *heads], [_check_row(row) for row in document["checks"]])
 
 
-def compared_check(check: dict[str, Any] | None) -> str | None:
+def _given(value: Any) -> str | None:
+    """Return a parameter with every digit; None where a run has none."""
+    return None if value is None else exact(value)
+
+
+def _summary_row(row: dict[str, Any]) -> list[Any]:
+    return [row["name"], *map(telling_apart(row["values"], cell), row["values"])]
+
+
+def _check_row(row: dict[str, Any]) -> list[str | None]:
+    from app.runs.results.bounds import writer
+
+    write = writer(row["values"], cell)
+    return [row["name"], *(compared_check(check, write) for check in row["values"])]
+
+
+def compared_check(check: dict[str, Any] | None, write: Write = cell) -> str | None:
     """Return a check of one run as a cell: its outcome, number and what is required; None where a run has none."""
-    from app.runs.results.bounds import bound
+    from app.runs.results.bounds import bound, measured
 
     if check is None:
         return None
-    told = f"{passed_word(check['passed'])} {cell(check['measured'])} {check['unit']}".strip()
-    return told if check["limit"] is None else f"{told} ({bound(check, cell)})"
+    told = f"{passed_word(check['passed'])} {measured(check, write)} {check['unit']}".strip()
+    return told if check["limit"] is None else f"{told} ({bound(check, write)})"

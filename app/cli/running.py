@@ -1,6 +1,5 @@
 """`ddp-audit run`: record a run, see it through, print its checks, leave with its verdict."""
 
-import json
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -10,7 +9,7 @@ from app.cli.client import Client, open_client
 from app.cli.exits import CommandError, Exit, of_run
 from app.cli.following import follow
 from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
-from app.formats import words
+from app.formats import read_back, words
 from app.runs.states import FINAL
 from app.runs.telemetry.items import Wanted
 
@@ -79,15 +78,8 @@ def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
             raise CommandError(Exit.USAGE, f"{option} {word!r}: write key=value, such as {EXAMPLES[option]}")
         if key in params:
             raise CommandError(Exit.USAGE, f"{option} {key} is given twice")
-        params[key] = _value(text)
+        params[key] = read_back(text)
     return params
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=str)  # NaN and Infinity stay words, which every number refuses
-    except (ValueError, RecursionError):
-        return text
 
 
 def see_through(client: Client, run_id: int) -> dict[str, Any]:
@@ -143,10 +135,10 @@ def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
 
 def say_checks(result: dict[str, Any]) -> None:
     """Print the table of checks."""
-    from app.runs.results.bounds import bound
+    from app.runs.results.bounds import bound, measured
 
     rows = [
-        [check["name"], passed_word(check["passed"]), check["measured"], bound(check, cell), check["unit"]]
+        [check["name"], passed_word(check["passed"]), measured(check, cell), bound(check, cell), check["unit"]]
         for check in result["checks"]
     ]
     table(["check", "outcome", "measured", "required", "unit"], rows)

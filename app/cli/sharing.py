@@ -59,7 +59,7 @@ def trends(
 
 def say_trend(document: dict[str, Any]) -> None:
     """Print a trend as a table; the last column is what the check's relation makes of measured and limit."""
-    from app.runs.results.bounds import DISTANCES, bound, distance, relation_of
+    from app.runs.results.bounds import DISTANCES, bound, distance, measured, relation_of
 
     relation = relation_of(document)
     rows = [
@@ -67,7 +67,7 @@ def say_trend(document: dict[str, Any]) -> None:
             item["run_id"],
             item["finished_at"],
             passed_word(item["passed"]),
-            item["measured"],
+            measured(item, cell),
             bound(item, cell),
             distance(item, relation),
         ]

@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-import orjson
 from pydantic import Field
 
 from app.clock import rfc3339
 from app.documents import Document
+from app.formats import exact
 from app.runs.models import RankRow, Run, RunHistory, StageAttempt
 from trainer.contract.kinds import DEFAULT_PRESET, kinds
 
@@ -251,10 +251,5 @@ def reproduce(run: Run) -> str:
         usual = filled.model_dump(mode="json")
     for name, value in run.params.items():
         if name not in usual or usual[name] != value:
-            words += ["-p", f"{name}={parameter_text(value)}"]
+            words += ["-p", f"{name}={exact(value)}"]
     return shlex.join(words)
-
-
-def parameter_text(value: Any) -> str:
-    """Return a parameter's value as `-p name=value` takes it: words as they are, everything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

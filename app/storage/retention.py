@@ -162,7 +162,7 @@ def _reasons(ended: list[Candidate], sizes: dict[int, int], held: int, policy: P
     if policy.max_age_days is not None:
         oldest = now() - timedelta(days=policy.max_age_days)
         why |= {
-            run.id: f"ended more than {policy.max_age_days:g} days ago"
+            run.id: f"ended more than {policy.max_age_days:.15g} days ago"
             for run in ended
             if run.finished_at is not None and run.finished_at < oldest
         }

@@ -1,13 +1,14 @@
 """How a check's number is held against its limit: in words, and by how much."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.documents import Members
-from app.formats import number, times
+from app.formats import number, telling_apart, times
 from trainer.contract.result import Relation, fits
 
+Write = Callable[[Any], str]
 WORDS: Final = {
     (Relation.AT_MOST, False): "at most",
     (Relation.AT_MOST, True): "below",
@@ -33,7 +34,7 @@ def relation_of(check: Members) -> Relation:
     return Relation(check.get("relation") or Relation.AT_MOST)
 
 
-def bound(check: Members, write: Callable[[Any], str] = number) -> str:
+def bound(check: Members, write: Write = number) -> str:
     """Return the limit with what it demands, such as `at most 1e-6`, `expected 18` or `must exceed 1e-6`.
 
     Only `limit 1e-6` where the check passed against these words: an earlier version recorded it, without a relation.
@@ -41,13 +42,27 @@ def bound(check: Members, write: Callable[[Any], str] = number) -> str:
     if check["limit"] is None:
         return write(None)
     words = "limit" if _contradicts(check) else WORDS[relation_of(check), bool(check.get("strict"))]
-    return f"{words} {write(check['limit'])}"
+    return f"{words} {writer([check], write)(check['limit'])}"
 
 
-def demand(check: Members, write: Callable[[Any], str] = number) -> str:
+def measured(check: Members, write: Write = number) -> str:
+    """Return what a check measured, never written like its limit where it is not that."""
+    return writer([check], write)(check["measured"])
+
+
+def demand(check: Members, write: Write = number) -> str:
     """Return `bound` as it reads after a measured number, such as `must be at most 1e-6` or `expected 18`."""
     text = bound(check, write)
     return f"must be {text}" if text.startswith(("at most", "at least", "below")) else text
+
+
+def writer(checks: Sequence[Members | None], write: Write = number) -> Write:
+    """Return how to write the numbers of one check of several runs: no two that differ may read alike.
+
+    None stands for a run without the check.
+    """
+    there = [check for check in checks if check is not None]
+    return telling_apart([check[name] for check in there for name in ("measured", "limit")], write)
 
 
 def share(check: Members) -> float | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from app.formats import exact
 from app.runs.errors import refused
 from app.runs.ordering import LARGEST_ID
 from app.runs.store import get_run
@@ -88,7 +89,9 @@ def _steps(first: float | None, last: float | None) -> StepRange:
     low = EVERY_STEP[0] if first is None else first
     high = EVERY_STEP[1] if last is None else last
     if low > high:
-        raise refused("from", f"is {low:g}, which lies after to = {high:g}; a range starts at its smaller step")
+        raise refused(
+            "from", f"is {exact(low)}, which lies after to = {exact(high)}; a range starts at its smaller step"
+        )
     return EVERY_STEP if first is None and last is None else (low, high)
 
 

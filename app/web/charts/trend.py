@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from app.documents import Members
 from app.formats import number, percent, times
-from app.runs.results.bounds import NAMES, demand, difference, relation_of, share
+from app.runs.results.bounds import NAMES, demand, difference, measured, relation_of, share
 from app.web.charts.scales import Scale
 from trainer.contract.events import decode_number
 from trainer.contract.result import Relation
@@ -69,19 +69,19 @@ class Reading:
 
 def trend_chart(items: Sequence[Item]) -> TrendChart:
     """Draw the runs in their order, evenly spaced; what is no finite number stands at the upper edge."""
-    measured = [_float(item["measured"]) for item in items]
+    values = [_float(item["measured"]) for item in items]
     limits = [_float(item["limit"]) for item in items]
-    y, log = _scale([*measured, *limits])
+    y, log = _scale([*values, *limits])
     x = Scale(low=0, high=max(1, len(items) - 1), start=LEFT + 10, end=RIGHT - 10)
     points = [
         Point(x=x(place), y=_height(y, value), run_id=item["run_id"], mark=_mark(item["passed"]), title=_title(item))
-        for place, (item, value) in enumerate(zip(items, measured, strict=True))
+        for place, (item, value) in enumerate(zip(items, values, strict=True))
         if item["measured"] is not None
     ]
     step = max(1, math.ceil(len(items) / 12))
     return TrendChart(
         points=points,
-        curve=_pieces(x, y, measured),
+        curve=_pieces(x, y, values),
         limits=_pieces(x, y, limits),
         limit_name=NAMES[relation_of(items[-1])] if items else "",
         x_ticks=[(x(place), str(items[place]["run_id"])) for place in range(0, len(items), step)],
@@ -129,7 +129,7 @@ def _title(item: Item) -> str:
     name = f" {item['name']}" if item["name"] else ""
     used = share(item)
     of_it = "" if used is None else f", {times(used)} of it"
-    found = f"{_mark(item['passed'])}, measured {number(item['measured'])}, {demand(item)}{of_it}"
+    found = f"{_mark(item['passed'])}, measured {measured(item)}, {demand(item)}{of_it}"
     return f"Run {item['run_id']}{name}: {found}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.formats import number
+from app.formats import exact
 
 INTEGER: Final = re.compile(r"^[+-]?\d{1,18}$")
 FLOAT: Final = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$")
@@ -75,23 +75,19 @@ def _range(prop: Mapping[str, Any]) -> str:
     found = {key: part[key] for part in parts for key in ("minimum", "maximum", "exclusiveMinimum") if key in part}
     words = []
     if "minimum" in found:
-        words.append(f"at least {number(found['minimum'])}")
+        words.append(f"at least {exact(found['minimum'])}")
     if "exclusiveMinimum" in found:
-        words.append(f"above {number(found['exclusiveMinimum'])}")
+        words.append(f"above {exact(found['exclusiveMinimum'])}")
     if "maximum" in found:
-        words.append(f"at most {number(found['maximum'])}")
+        words.append(f"at most {exact(found['maximum'])}")
     return f"({', '.join(words)})" if words else ""
 
 
-def plain(value: Any, *, exact: bool = False) -> str:
-    """Return a value as it may be typed into its field; `exact` keeps every digit."""
+def plain(value: Any) -> str:
+    """Return a value as it may be typed into its field, with every digit; text is never quoted there."""
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) and not exact else str(value)
+    return value if isinstance(value, str) else exact(value)
 
 
 def typed(schema: Mapping[str, Any], entered: Mapping[str, str]) -> dict[str, Any]:

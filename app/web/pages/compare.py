@@ -6,10 +6,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app.db import read_session
-from app.formats import number
+from app.formats import parameter, telling_apart
 from app.runs.errors import ServiceError
-from app.runs.results.bounds import bound
-from app.runs.results.compare import ComparedCheck, Comparison, compare, read_ids
+from app.runs.results.bounds import bound, measured, writer
+from app.runs.results.compare import ComparedCheck, ComparedChecks, Comparison, compare, read_ids
 from app.runs.results.reading import read_results
 from app.runs.store import list_runs
 from app.web.charts.comparison import curves, matrix_pairs
@@ -61,18 +61,23 @@ def _context(request: Request, ids: list[int], metric: str, most: int) -> dict[s
     }
 
 
-def _check(check: ComparedCheck | None) -> str | None:
-    if check is None:
-        return None
-    measured = number(check.measured)
-    return measured if check.limit is None else f"{measured} ({bound(check)})"
+def _check_row(row: ComparedChecks) -> list[Any]:
+    write = writer(row.values)
+
+    def text(check: ComparedCheck | None) -> str | None:
+        if check is None:
+            return None
+        found = measured(check, write)
+        return found if check.limit is None else f"{found} ({bound(check, write)})"
+
+    return [row.name, *map(text, row.values)]
 
 
 def _markdown(document: Comparison) -> str:
     heads = [f"run {run.id}" for run in document.runs]
     rows: list[list[Any]] = [["verdict", *(run.verdict or run.state for run in document.runs)]]
-    rows += [[row.name, *row.values] for row in document.params if row.differs]
-    rows += [[row.name, *map(_check, row.values)] for row in document.checks]
+    rows += [[row.name, *map(parameter, row.values)] for row in document.params if row.differs]
+    rows += map(_check_row, document.checks)
     flat = [row for row in document.summary if not any(isinstance(value, list) for value in row.values)]
-    rows += [[row.name, *row.values] for row in flat]
+    rows += [[row.name, *map(telling_apart(row.values), row.values)] for row in flat]
     return table(["", *heads], rows) + "\n"

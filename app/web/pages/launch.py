@@ -71,7 +71,7 @@ def as_launched(kind: KindDocument, run: RunDocument) -> dict[str, str]:
     """Return what has to be typed into the form of `kind` to launch `run` again, beside its preset."""
     usual = kind.presets.get(run.preset or "", {})
     changed = {name: value for name, value in run.params.items() if name not in usual or usual[name] != value}
-    params = {f"{PARAM}{name}": plain(value, exact=True) for name, value in changed.items()}
+    params = {f"{PARAM}{name}": plain(value) for name, value in changed.items()}
     return {**params, "name": run.name, "tags": text_from_tags(run.tags)}
 
 

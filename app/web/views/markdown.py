@@ -5,7 +5,7 @@ from typing import Any
 
 from app.documents import Document
 from app.formats import number
-from app.runs.results.bounds import bound
+from app.runs.results.bounds import bound, measured
 
 WORDS = {True: "pass", False: "fail", None: "open"}
 
@@ -32,7 +32,7 @@ def audit(run: Mapping[str, Any] | Document, result: Mapping[str, Any]) -> str:
         table(
             ["check", "result", "measured", "required", "unit"],
             [
-                [check["name"], WORDS[check["passed"]], check["measured"], bound(check), check["unit"]]
+                [check["name"], WORDS[check["passed"]], measured(check), bound(check), check["unit"]]
                 for check in result["checks"]
             ],
         ),

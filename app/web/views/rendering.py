@@ -14,7 +14,7 @@ from app import formats
 from app.clock import now
 from app.places import STATIC, TEMPLATES
 from app.runs.exports.tables import parquet_available
-from app.runs.results.bounds import bound, demand, distance, share
+from app.runs.results.bounds import bound, demand, distance, measured, share, writer
 from app.runs.tags import text_from_tags
 from app.web.charts.lines import script_data
 from app.web.http.problems import Problem
@@ -23,7 +23,7 @@ from app.web.views.markdown import audit, summary_tables
 OPERATOR: Final = "operator"
 FORMATS: Final = (
     *("number", "percent", "times", "size", "utc", "duration", "seconds"),
-    *("words", "sentence", "many", "who"),
+    *("words", "sentence", "many", "who", "exact", "parameter"),
 )
 """Functions of `formats` that templates use as filters."""
 _PATHS: Final[WeakKeyDictionary[FastAPI, dict[str, str]]] = WeakKeyDictionary()
@@ -48,11 +48,14 @@ def environment() -> Environment:
         "script_data": script_data,
         "bound": bound,
         "demand": demand,
+        "measured": measured,
         "share": share,
         "distance": distance,
         "summary_tables": summary_tables,
         "audit": audit,
     }
+    made.globals["telling_apart"] = formats.telling_apart
+    made.globals["writer"] = writer
     made.globals["parquet_available"] = parquet_available
     made.globals["now"] = now
     return made

@@ -33,6 +33,43 @@ def test_number_is_readable(value: Any, text: str) -> None:
     assert formats.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.30000000000000004, "0.30000000000000004"),
+        (1e-12, "1e-12"),
+        (3.0, "3.0"),
+        (2147483647, "2147483647"),
+        (True, "true"),
+        (None, "null"),
+        ("text", "text"),
+        ("true", '"true"'),
+        ("80e5005", '"80e5005"'),
+        ("NaN", "NaN"),
+        (["ü", 0.1], '["ü",0.1]'),
+    ],
+)
+def test_exact_text_reads_back(value: Any, text: str) -> None:
+    assert formats.exact(value) == text
+    assert formats.read_back(text) == value
+    assert type(formats.read_back(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.3, 0.5, 0.3], ["0.3", "0.5", "0.3"]),
+        ([0.3, 0.30000000000000004], ["0.3", "0.30000000000000004"]),
+        ([0.1 + 0.2, 0.3, None], ["0.30000000000000004", "0.3", "–"]),
+        ([1234567, 1234568], ["1,234,567", "1,234,568"]),
+        ([[0.3, 1], [0.30000000000000004, 1]], ["[0.3,1]", "[0.30000000000000004,1]"]),
+        (["NaN", "NaN"], ["NaN", "NaN"]),
+    ],
+)
+def test_values_side_by_side_tell_their_difference(values: list[Any], texts: list[str]) -> None:
+    assert list(map(formats.telling_apart(values), values)) == texts
+
+
 def test_ratio_becomes_factor() -> None:
     assert formats.times(0.0298) == "3.0 %"
     assert formats.times(23500.0) == "23,500 times"

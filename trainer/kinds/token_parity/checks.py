@@ -171,7 +171,7 @@ def signed_example(evidence: Evidence) -> Check:
 def _spread(found: Comparison, evidence: Evidence) -> str:
     return (
         f"{found.components} components compared on each of {len(evidence.reports)} ranks, "
-        f"{found.violations} outside |g - ref| <= {evidence.params.atol:g} + {evidence.params.rtol:g} x |ref| "
+        f"{found.violations} outside |g - ref| <= {evidence.params.atol!r} + {evidence.params.rtol!r} x |ref| "
         f"on at least one rank; largest error in {found.worst}."
     )
 
