@@ -65,7 +65,7 @@ def list_runs(
         typer.Option(help="newest, oldest, pinned (those first), finished (last to end first), longest or shortest."),
     ] = "newest",
     limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before, same filters and sort.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first unless told otherwise."""

@@ -2,18 +2,22 @@
 
 import base64
 import math
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import ColumnElement, tuple_
 from sqlalchemy.orm import Mapped
 from sqlmodel import col
 
-from app.runs.errors import refused
+from app.runs.errors import Refused, refused
 from app.runs.models import Run
 
 LARGEST_ID: Final = 2**63 - 1
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Order(StrEnum):
@@ -24,24 +28,26 @@ class Order(StrEnum):
     PINNED = "pinned"
     """Pinned ones first; within both parts newest first."""
     FINISHED = "finished"
-    """Last to end first; runs that have not ended are not among them."""
+    """Last to end first; then runs that have not ended."""
     LONGEST = "longest"
-    """By the time from start to end; runs that have not both are not among them."""
+    """By the time from start to end; then runs that have not both."""
     SHORTEST = "shortest"
 
 
-MARKS: Final = {
-    Order.NEWEST: "r",
-    Order.OLDEST: "o",
-    Order.PINNED: "p",
-    Order.FINISHED: "f",
-    Order.LONGEST: "l",
-    Order.SHORTEST: "s",
-}
-"""First letter of a cursor, so that one order's cursor is not taken for another's."""
 ASCENDING: Final = frozenset({Order.OLDEST, Order.SHORTEST})
 BY_NUMBER: Final = frozenset({Order.NEWEST, Order.OLDEST})
 """Orders by the number alone."""
+WITH_REST: Final = frozenset({Order.FINISHED, Order.LONGEST, Order.SHORTEST})
+"""Orders by what some runs do not have: those come last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a page ended: the run there, and what it is sorted by."""
+
+    number: int
+    value: Any = None
+    """Of the column the order goes by; None where the run has no value, and for orders by the number."""
 
 
 def _column(order: Order) -> Mapped[Any]:
@@ -62,61 +68,82 @@ def sorted_by(order: Order) -> list[ColumnElement[Any]]:
     return [column.asc() if order in ASCENDING else column.desc() for column in columns]
 
 
-def restriction(order: Order) -> list[ColumnElement[bool]]:
-    """Return which runs an order is for."""
-    return [] if order in BY_NUMBER or order is Order.PINNED else [_column(order).is_not(None)]
+def parts(order: Order, place: Place | None = None) -> list[list[ColumnElement[bool]]]:
+    """Return the conditions of what follows a place (None: of everything), part by part as an order comes.
+
+    Two parts where some runs have no value: in one query, no database would walk an index through both.
+    """
+    if order not in WITH_REST:
+        return [[] if place is None else [_beyond(order, place)]]
+    there, missing = _column(order).is_not(None), _column(order).is_(None)
+    if place is None:
+        return [[there], [missing]]
+    if place.value is None:
+        return [[missing, _past(order, col(Run.id), place.number)]]
+    return [[there, _beyond(order, place)], [missing]]
 
 
-def write_cursor(order: Order, run: Run) -> str:
-    """Return the cursor of the page after `run`."""
-    text = f"{MARKS[order]}{run.id}"
-    if order not in BY_NUMBER:
-        text += f"|{_value(order, run)!r}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+def _beyond(order: Order, place: Place) -> ColumnElement[bool]:
+    if order in BY_NUMBER:
+        return _past(order, col(Run.id), place.number)
+    return _past(order, tuple_(_column(order), col(Run.id)), tuple_(place.value, place.number))
 
 
-def _value(order: Order, run: Run) -> float:
+def _past(order: Order, here: Any, there: Any) -> ColumnElement[bool]:
+    condition: ColumnElement[bool] = here > there if order in ASCENDING else here < there
+    return condition
+
+
+def write_cursor(order: Order, owner: str, run: Run) -> str:
+    """Return the cursor of the page after `run` in the list `owner` (see `read_cursor`)."""
+    fields = [order.value, owner, run.id, _value(order, run)]
+    return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
+
+
+def _value(order: Order, run: Run) -> float | None:
     match order:
         case Order.PINNED:
-            return float(run.pinned)
+            return int(run.pinned)
         case Order.FINISHED:
-            return run.finished_at.timestamp() if run.finished_at else 0.0
-    return run.took_seconds or 0.0
+            return None if run.finished_at is None else (run.finished_at - EPOCH) // MICROSECOND
+        case Order.LONGEST | Order.SHORTEST:
+            return run.took_seconds
+    return None
 
 
-def beyond(order: Order, cursor: str) -> ColumnElement[bool]:
-    """Return the condition for what comes after a cursor. Raises Refused for one that is not of this order."""
-    number, value = _read(order, cursor)
-    if order in BY_NUMBER:
-        return col(Run.id) > number if order in ASCENDING else col(Run.id) < number
-    here, there = tuple_(_column(order), col(Run.id)), tuple_(value, number)
-    return here > there if order in ASCENDING else here < there
+def read_cursor(order: Order, owner: str, cursor: str) -> Place:
+    """Return the place of a cursor; `owner` is the digest of what the list is narrowed to.
 
-
-def _read(order: Order, cursor: str) -> tuple[int, Any]:
-    value: Any = None
+    Raises Refused for a cursor of another order or of other filters: its place means nothing in this list.
+    """
     try:
-        plain = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-        name, _, text = plain[1:].partition("|")
-        number = int(name) if plain[:1] == MARKS[order] else -1
-        if order not in BY_NUMBER:
-            value = _stored(order, float(text))
-    except (ValueError, OverflowError, OSError):
-        number = -1
-    if not 0 < number <= LARGEST_ID:
-        raise refused(
-            "cursor", f"{cursor[:80]!r} is no cursor of the order {order}; take next_cursor of the page before"
-        )
-    return number, value
+        given, of, number, value = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        found = _stored(Order(given), value)
+        sound = type(number) is int and 0 < number <= LARGEST_ID
+    except (ValueError, TypeError, OverflowError):
+        sound = False
+    if not sound:
+        raise _foreign("is not a cursor of this service")
+    if given != order:
+        raise _foreign(f"belongs to a list sorted by {given}, not by {order}")
+    if of != owner:
+        raise _foreign("belongs to a list with other filters")
+    return Place(number=number, value=found)
 
 
-def _stored(order: Order, value: float) -> Any:
-    """Return a cursor's number as the column has it. Raises ValueError or OverflowError for one it cannot have."""
-    if not math.isfinite(value):
-        raise ValueError("no number")
+def _foreign(why: str) -> Refused:
+    return refused("cursor", f"it {why}; take next_cursor of the page before, or start again without a cursor")
+
+
+def _stored(order: Order, value: Any) -> Any:
+    """Return a cursor's number as the column has it. Raises ValueError, TypeError or OverflowError for any other."""
+    if order in BY_NUMBER or (value is None and order in WITH_REST):
+        return None
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("not a number")
     match order:
         case Order.PINNED:
             return bool(value)
         case Order.FINISHED:
-            return datetime.fromtimestamp(value, UTC)
+            return EPOCH + value * MICROSECOND
     return value

@@ -1,9 +1,11 @@
 """The read side of runs: the list by keyset, and the document of one run."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import orjson
 from sqlalchemy import ColumnElement, false, func, or_
 from sqlalchemy import select as columns_of
 from sqlmodel import Session, col, select
@@ -11,12 +13,14 @@ from sqlmodel import Session, col, select
 from app.runs.documents import CurrentProgress, Queue, RunDocument, RunList, RunSummary, current_stage
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
-from app.runs.ordering import LARGEST_ID, Order, beyond, restriction, sorted_by, write_cursor
+from app.runs.ordering import LARGEST_ID, Order, Place, parts, read_cursor, sorted_by, write_cursor
 from app.runs.states import State
 from app.runs.workers import live_workers
 
 NO_WORKER: Final = "no worker is running: `ddp-audit worker` starts one"
 PAGE_LIMIT: Final = 200
+SEVERAL: Final = ("state", "kind", "verdict", "tag")
+"""Filters of several values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,12 @@ class RunFilters:
     q: str = ""
     """Part of the name, notes or a tag, in any case; a number also finds the run with that number."""
 
+    def digest(self) -> str:
+        """Return what tells these filters from others; the order and repetition of their values make no difference."""
+        several = {name: sorted({str(value) for value in getattr(self, name)}) for name in SEVERAL}
+        given = orjson.dumps({**several, "pinned": self.pinned, "q": self.q.strip()}, option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(given, digest_size=6).hexdigest()
+
 
 def list_runs(
     session: Session,
@@ -41,18 +51,27 @@ def list_runs(
     cursor: str | None = None,
     limit: int = 50,
 ) -> RunList:
-    """Return one page of runs. Raises Refused for a cursor this program did not give for that order."""
-    conditions = [*restriction(order), *_conditions(filters or RunFilters())]
-    query = select(Run).where(col(Run.deleting).is_(False), *conditions)
-    if cursor:
-        query = query.where(beyond(order, cursor))
+    """Return one page of runs. Raises Refused for a cursor that does not belong to these filters and this order."""
+    filters = filters or RunFilters()
+    owner = filters.digest()
+    place = read_cursor(order, owner, cursor) if cursor else None
     limit = max(1, min(limit, PAGE_LIMIT))
-    runs = list(session.exec(query.order_by(*sorted_by(order)).limit(limit + 1)))
+    runs = _runs(session, filters, order, place, limit + 1)
     more, runs = len(runs) > limit, runs[:limit]
     ids = [run.id or 0 for run in runs]
     tags, progress = tags_of(session, ids), _progress_of(session, ids)
     items = [RunSummary.of(run, tags.get(run.id or 0, []), progress.get(run.id or 0)) for run in runs]
-    return RunList(items=items, next_cursor=write_cursor(order, runs[-1]) if more else None)
+    return RunList(items=items, next_cursor=write_cursor(order, owner, runs[-1]) if more else None)
+
+
+def _runs(session: Session, filters: RunFilters, order: Order, place: Place | None, most: int) -> list[Run]:
+    """Return the runs that follow a place, in their order."""
+    query = select(Run).where(col(Run.deleting).is_(False), *_conditions(filters)).order_by(*sorted_by(order))
+    found: list[Run] = []
+    for part in parts(order, place):
+        if len(found) < most:
+            found += session.exec(query.where(*part).limit(most - len(found)))
+    return found
 
 
 def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:

@@ -1,5 +1,7 @@
 """The list in every order, page by page without a gap; its columns and order in the address; the audit log."""
 
+import base64
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,8 +16,9 @@ from sqlmodel import col, select
 from app.clock import now
 from app.db import write_session
 from app.runs.models import AuditEntry, Run
-from app.runs.ordering import Order, beyond, restriction, sorted_by
+from app.runs.ordering import BY_NUMBER, Order, parts, read_cursor, sorted_by
 from app.runs.outbox import record_checks
+from app.runs.store import RunFilters
 from app.settings import Settings
 from tests.support.cli import call
 from tests.support.pages_data import add_run
@@ -37,8 +40,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             ended = end - timedelta(hours=hours)
             times: dict[str, Any] = {"started_at": ended - timedelta(seconds=seconds), "finished_at": ended}
             add_run(running.engine, "succeeded", verdict="pass", pinned=hours == 1, **times)
-        add_run(running.engine, "running", moves=("starting",), pinned=True)
-        add_run(running.engine, "queued", backend=None, device=None)
+        add_run(running.engine, "running", moves=("starting",), pinned=True, name="two", tags=["odd"])
+        add_run(running.engine, "queued", backend=None, device=None, name="one", tags=["odd"])
         add_run(running.engine, "cancelled", started_at=None, finished_at=end - timedelta(hours=4))
         yield running
 
@@ -61,9 +64,9 @@ def pages(service: Service, sort: str, limit: int) -> list[int]:
         ("newest", [8, 7, 6, 5, 4, 3, 2, 1]),
         ("oldest", [1, 2, 3, 4, 5, 6, 7, 8]),
         ("pinned", [6, 2, 8, 7, 5, 4, 3, 1]),
-        ("finished", [1, 2, 4, 3, 5, 8]),
-        ("longest", [2, 4, 3, 1, 5]),
-        ("shortest", [5, 1, 3, 4, 2]),
+        ("finished", [1, 2, 4, 3, 5, 8, 7, 6]),
+        ("longest", [2, 4, 3, 1, 5, 8, 7, 6]),
+        ("shortest", [5, 1, 3, 4, 2, 6, 7, 8]),
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
@@ -71,19 +74,80 @@ def test_every_order_pages_without_gaps(service: Service, sort: str, expected: l
     assert pages(service, sort, limit) == expected
 
 
+def given_cursor(service: Service, **params: Any) -> str:
+    cursor = service.get("/runs", params={"limit": 1, **params}).json()["next_cursor"]
+    assert isinstance(cursor, str)
+    return cursor
+
+
 def test_cursor_of_another_order_is_refused(service: Service) -> None:
-    cursors = {
-        sort: service.get("/runs", params={"sort": sort, "limit": 2}).json()["next_cursor"] for sort in list(Order)
-    }
-    for sort in cursors:
+    cursors = {order: given_cursor(service, sort=order.value) for order in Order}
+    for order in cursors:
         for given, cursor in cursors.items():
-            answer = service.get("/runs", params={"sort": sort, "cursor": cursor})
-            assert answer.status_code == (200 if sort == given else 422), (sort, given)
-    for broken in ("ZjN8bmFu", "ZjN8MWU5OTk", "ZjM", "Zg"):  # f3|nan, f3|1e999, f3, f
-        assert service.get("/runs", params={"sort": "finished", "cursor": broken}).status_code == 422
-    for broken in ("bDN8bmFu", "bDN8aW5m", "bDM", "bDN8eA"):  # l3|nan, l3|inf, l3, l3|x
-        assert service.get("/runs", params={"sort": "longest", "cursor": broken}).status_code == 422
+            answer = service.get("/runs", params={"sort": order.value, "cursor": cursor})
+            assert answer.status_code == (200 if order == given else 422), (order, given)
+            if order != given:
+                (error,) = answer.json()["errors"]
+                assert error["field"] == "cursor"
+                assert f"sorted by {given}, not by {order}" in error["message"]
     assert service.get("/runs", params={"sort": "name"}).status_code == 422
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"state": "succeeded"},
+    {"state": ["succeeded", "running"]},
+    {"kind": "token-parity"},
+    {"verdict": "pass"},
+    {"tag": "odd"},
+    {"pinned": True},
+    {"pinned": False},
+    {"q": "o"},
+]
+
+
+@pytest.mark.parametrize("sort", list(Order))
+def test_cursor_of_other_filters_is_refused(service: Service, sort: Order) -> None:
+    """The place of a run in one list says nothing about another: going on there would leave out runs in silence."""
+    given = [given_cursor(service, sort=sort.value, **params) for params in FILTERS]
+    for mine, cursor in enumerate(given):
+        for other, params in enumerate(FILTERS):
+            answer = service.get("/runs", params={"sort": sort.value, "cursor": cursor, **params})
+            assert answer.status_code == (200 if mine == other else 422), (FILTERS[mine], params)
+            assert mine == other or "with other filters" in answer.json()["errors"][0]["message"]
+
+
+def test_cursor_knows_the_same_filters_written_otherwise(service: Service) -> None:
+    cursor = given_cursor(service, state=["queued", "running"], q="o")
+    for states in (["queued", "running"], ["running", "queued", "running"]):
+        asked = {"cursor": cursor, "state": states, "q": " o ", "sort": "newest"}
+        assert service.get("/runs", params=asked).status_code == 200
+        assert service.http.get("/runs", params=asked, headers=HTML).status_code == 200  # page and API are alike
+    refused = service.http.get("/runs", params={"cursor": cursor, "sort": "newest"}, headers=HTML)
+    assert refused.status_code == 422
+    assert "belongs to a list with other filters" in refused.text
+
+
+@pytest.mark.parametrize("sort", list(Order))
+def test_made_up_cursor_is_refused(service: Service, sort: Order) -> None:
+    owner = RunFilters().digest()
+    numbers: list[Any] = [0, -1, 2**63, 1.5, True, None, "1", []]
+    values: list[Any] = [] if sort in BY_NUMBER else ["1", [], {}]
+    owners: list[Any] = [None, 1, [], f"{owner}0", ""]
+    orders: list[Any] = [None, 1, [], {}, "name"]
+    fields: list[Any] = [
+        *([sort, owner, number, 1.0] for number in numbers),
+        *([sort, owner, 1, value] for value in values),
+        *([sort, of, 1, 1.0] for of in owners),
+        *([given, owner, 1, 1.0] for given in orders),
+        *([], [sort, owner, 1], [sort, owner, 1, 1.0, 1.0], {"a": 1}, 7, None),
+    ]
+    if sort is Order.FINISHED:
+        fields += [[sort, owner, 1, value] for value in (1e300, 10**30)]
+    texts = [base64.urlsafe_b64encode(json.dumps(item).encode()).decode() for item in fields]
+    for broken in (*texts, "x", "\u00e4", "WyJuZXdlc3Qi", "ZjN8bmFu", "=", "a" * 200):
+        answer = service.get("/runs", params={"sort": sort.value, "cursor": broken})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor"), broken
 
 
 @pytest.mark.parametrize(
@@ -98,13 +162,18 @@ def test_cursor_of_another_order_is_refused(service: Service) -> None:
     ],
 )
 def test_orders_walk_an_index(service: Service, order: Order, index: str) -> None:
-    cursor = service.get("/runs", params={"sort": order, "limit": 2}).json()["next_cursor"]
-    query = select(Run).where(col(Run.deleting).is_(False), *restriction(order), beyond(order, cursor))
+    owner = RunFilters().digest()
+    cursors = [
+        service.get("/runs", params={"sort": order.value, "limit": limit}).json()["next_cursor"] for limit in (2, 7)
+    ]
+    places = [None, *(read_cursor(order, owner, cursor) for cursor in cursors)]
     with service.engine.connect() as connection:
-        told = plan_of(connection, query.order_by(*sorted_by(order)).limit(51))
-        assert index in told
-        assert "TEMP B-TREE" not in told
-        assert "TEMP B-TREE" in plan_of(connection, query.order_by(col(Run.name)).limit(51))  # no index has this order
+        for condition in [part for place in places for part in parts(order, place)]:
+            query = select(Run).where(col(Run.deleting).is_(False), *condition)
+            told = plan_of(connection, query.order_by(*sorted_by(order)).limit(51))
+            assert index in told
+            assert "TEMP B-TREE" not in told
+            assert "TEMP B-TREE" in plan_of(connection, query.order_by(col(Run.name)).limit(51))  # no index has it
 
 
 def plan_of(connection: Connection, query: Select[Any]) -> str:
@@ -119,8 +188,8 @@ def plan_of(connection: Connection, query: Select[Any]) -> str:
         ({"pinned": True}, [6, 2]),
         ({"pinned": False}, [8, 7, 5, 4, 3, 1]),
         ({"pinned": True, "state": "succeeded"}, [2]),
-        ({"pinned": True, "sort": "longest"}, [2]),
-        ({"pinned": False, "sort": "shortest"}, [5, 1, 3, 4]),
+        ({"pinned": True, "sort": "longest"}, [2, 6]),
+        ({"pinned": False, "sort": "shortest"}, [5, 1, 3, 4, 7, 8]),
         ({"state": ["queued", "running"]}, [7, 6]),
     ],
 )
@@ -133,8 +202,8 @@ def test_command_sorts_and_narrows_alike(service: Service) -> None:
         done = call("list", "--json", *arguments, data_dir=service.settings.data_dir)
         return [item["id"] for item in done.document["items"]]
 
-    assert listed("--sort", "longest") == [2, 4, 3, 1, 5]
-    assert listed("--sort", "shortest", "--not-pinned") == [5, 1, 3, 4]
+    assert listed("--sort", "longest") == [2, 4, 3, 1, 5, 8, 7, 6]
+    assert listed("--sort", "shortest", "--not-pinned") == [5, 1, 3, 4, 7, 8]
     assert listed("--pinned") == [6, 2]
     assert "3600" in call("list", "--sort", "longest", "--limit", "1", data_dir=service.settings.data_dir).stdout
     assert call("list", "--sort", "name", data_dir=service.settings.data_dir).returncode == 2
@@ -173,7 +242,7 @@ def test_main_check_is_a_column(service: Service) -> None:
 
 
 def test_page_sorts_by_its_address(service: Service) -> None:
-    assert row_ids(service.http.get("/runs?sort=finished&col=finished", headers=HTML).text) == [1, 2, 4, 3, 5, 8]
+    assert row_ids(service.http.get("/runs?sort=finished&col=finished", headers=HTML).text) == [1, 2, 4, 3, 5, 8, 7, 6]
     oldest = service.http.get("/runs?sort=oldest", headers=HTML).text
     assert row_ids(oldest) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert 'aria-sort="ascending"' in oldest

@@ -39,8 +39,9 @@ def list_(
 ) -> RunList:
     """List runs in the order of `sort`: `pinned` is pinned ones first, then newest first; `finished` last to end first.
 
-    `longest` and `shortest` go by the time from start to end. The last three leave out runs that have not got there.
-    A parameter given several times means any of its values, for tags all of them.
+    `longest` and `shortest` go by the time from start to end. Runs that have not got there come last in these three.
+    A parameter given several times means any of its values, for tags all of them. A cursor belongs to the filters and
+    the order it was given for; with others it is refused.
     """
     return list_runs(session, filters, order=sort, cursor=cursor, limit=limit)
 
