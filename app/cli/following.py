@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx
@@ -28,6 +28,7 @@ def follow(client: Client, run_id: int, wanted: Wanted = EVERYTHING, cursor: Cur
 
     Raises CommandError when there is no such run, or none any more, and when the service cannot be reached.
     """
+    cursor = replace(cursor, of=wanted.owner(run_id))
     if client.remote:
         yield from _over_http(client, run_id, wanted, cursor)
         return

@@ -268,6 +268,28 @@ def test_audit_log_is_paged_and_filtered(service: Service) -> None:
     assert "No entry fits" in service.http.get("/audit?run=abc", headers=HTML).text
 
 
+def test_number_of_an_entry_is_a_place_in_every_log(service: Service) -> None:
+    """Unlike a cursor it says what it means: every entry with a lower number that fits the filters, new ones or not."""
+    with write_session(service.engine) as session:
+        for number in range(12):
+            action = "pin" if number % 3 else "unpin"
+            session.add(AuditEntry(at=now(), actor="walker", action=action, run_id=number, detail=""))
+    walked: list[int] = []
+    before = None
+    while True:
+        page = service.get("/audit", params={"actor": "walker", "limit": 5} | ({"before": before} if before else {}))
+        walked += [item["run_id"] for item in page.json()["items"]]
+        before = page.json()["next_before"]
+        if before is None:
+            break
+        with write_session(service.engine) as session:  # between two pages something happens
+            session.add(AuditEntry(at=now(), actor="walker", action="pin", run_id=99, detail=""))
+    assert walked == list(reversed(range(12)))
+    newest = service.get("/audit", params={"actor": "walker", "action": "pin", "limit": 1}).json()["next_before"]
+    others = service.get("/audit", params={"actor": "walker", "action": "unpin", "before": newest}).json()["items"]
+    assert [item["run_id"] for item in others] == [9, 6, 3, 0]
+
+
 def test_audit_log_is_the_operators(tmp_path: Path) -> None:
     settings = Settings(
         data_dir=tmp_path, token=SecretStr("operator-token"), viewer_token=SecretStr("viewer-token"), public_read=True

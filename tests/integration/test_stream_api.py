@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from sqlmodel import select
 
@@ -251,3 +252,31 @@ def test_unknown_cursor_is_refused(service: Service, ended: int) -> None:
     for text in ("x", "WzFd", "eyJhIjoxfQ", "W10"):
         answer = service.get(f"/runs/{ended}/stream", headers={"Last-Event-ID": text})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "after")
+
+
+def test_cursor_of_other_filters_is_refused(service: Service, ended: int) -> None:
+    """What a filter left out lies before the place of its cursor: read on without it, it would be missing."""
+    other = add_ended(service, events=3)
+    readings: list[tuple[int, dict[str, Any]]] = [
+        (ended, {}),
+        (ended, {"only": ["event", "log"]}),
+        (ended, {"stage": "train"}),
+        (ended, {"rank": 0}),
+        (ended, {"type": "phase"}),
+        (other, {}),
+    ]
+    for run_id, params in readings:
+        with service.http.stream("GET", f"/api/v1/runs/{run_id}/stream", params=params) as response:
+            cursor = next(messages(response)).id
+        for asked, given in readings:
+            mine = (asked, given) == (run_id, params)
+            path = f"/api/v1/runs/{asked}/stream"
+            for query, headers in ((given | {"after": cursor}, {}), (given, {"Last-Event-ID": cursor})):
+                with service.http.stream("GET", path, params=query, headers=headers) as response:
+                    assert response.status_code == (200 if mine else 422), (run_id, params, asked, given)
+                    if not mine:
+                        assert orjson.loads(response.read())["errors"][0]["field"] == "after"
+    same = {"only": ["state", "log", "event", "log"]}  # everything, written out
+    cursor = read(service, ended)[0].id
+    with service.http.stream("GET", f"/api/v1/runs/{ended}/stream", params=same | {"after": cursor}) as response:
+        assert response.status_code == 200

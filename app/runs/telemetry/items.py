@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from app.runs.telemetry.cursor import Cursor
+from app.runs.telemetry.cursor import Cursor, owner
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
@@ -39,6 +39,12 @@ class Wanted:
     """None for no events."""
     output: OutputFilter | None = OutputFilter()
     """None for no output."""
+
+    def owner(self, run_id: int) -> str:
+        """Return what a cursor of this reading is `of`: the run, and all by which an address narrows its stream."""
+        events, output = self.events, self.output
+        told = events and [events.stage, events.rank, events.type]
+        return owner("stream", run_id, self.moves, told, output and [output.stage, output.rank])
 
 
 EVERYTHING: Final = Wanted()

@@ -12,6 +12,7 @@ from app.web.api.replies import AppSettings, OperatorOnly, ReadSession
 
 router = APIRouter()
 MOST_ENTRIES: Final = 1000
+BEFORE: Final = "Entries with a lower number, whatever the filters: `next_before` of the page before."
 
 
 @router.get("/status", tags=["health"], responses=answers())
@@ -27,7 +28,7 @@ def show_status(request: Request, settings: AppSettings) -> StatusDocument:
 def list_audit(
     *,
     session: ReadSession,
-    before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
+    before: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description=BEFORE)] = None,
     run: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
     actor: Annotated[str, Query(max_length=64)] = "",
     action: Annotated[str, Query(max_length=64)] = "",

@@ -21,6 +21,7 @@ router = APIRouter(tags=["sharing"])
 
 ALONE: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """For a page that brings its own styles and pictures, and may do nothing."""
+BEFORE: Final = "Deliveries with a lower number, whatever the filters: `next_before` of the page before."
 Word = Annotated[str, Query(min_length=1, max_length=64)]
 
 
@@ -90,7 +91,7 @@ def list_deliveries(
     session: ReadSession,
     run_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     status: Annotated[Status | None, Query()] = None,
-    before: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_before` of the page before.")] = None,
+    before: Annotated[int | None, Query(ge=1, lt=2**63, description=BEFORE)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
 ) -> DeliveryList:
     """List what the webhook was told, newest first, with every attempt; never the address."""

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from app.db import read_session
 from app.runs.errors import NotFound
 from app.runs.store import get_run
-from app.runs.telemetry.cursor import START, Cursor, decode
+from app.runs.telemetry.cursor import Cursor, decode
 from app.runs.telemetry.feed import pull
 from app.runs.telemetry.items import EventFilter, Item, OutputFilter, Wanted
 from app.web.api.answers import answers
@@ -43,14 +43,17 @@ async def stream(
     rank: Annotated[RankNumber | None, Query(description="Events and output of this rank alone.")] = None,
     type: Annotated[EventType | None, Query(description="Events of this type alone.")] = None,  # noqa: A002  # the name in the URL
 ) -> Response:
-    """Follow a run from its first item, or from a cursor, through its end; filters must stay those of the cursor."""
-    text = last_event_id or after
-    cursor = decode(text) if text not in FROM_THE_START else START
+    """Follow a run from its first item, or from a cursor, through its end.
+
+    A cursor belongs to its run and to the filters it was given for; with others it is refused.
+    """
     wanted = Wanted(
         moves=_asked("state", only),
         events=EventFilter(stage=stage, rank=rank, type=type) if _asked("event", only) else None,
         output=OutputFilter(stage=stage, rank=rank) if _asked("log", only) else None,
     )
+    text, of = last_event_id or after, wanted.owner(run_id)
+    cursor = decode(text, of) if text not in FROM_THE_START else Cursor(of=of)
     await run_in_threadpool(_require, request, run_id)
     if cursor.ended:
         return Response(status_code=204)

@@ -32,6 +32,7 @@ from trainer.contract.events import EVENT_FIELDS
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
 
 CHUNK: Final = 1 << 18
+AFTER: Final = "Events with a higher number, whatever the filters: `next_after` of the page before."
 LARGEST_RANK: Final = 2**31 - 1
 EventType = Literal["start", "phase", "progress", "metrics", "sync", "checkpoint", "message", "error", "end"]
 assert set(EventType.__args__) == set(EVENT_FIELDS)  # type: ignore[attr-defined]  # noqa: S101
@@ -44,7 +45,7 @@ def list_events(
     *,
     run_id: int,
     session: ReadSession,
-    after: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
+    after: Annotated[int, Query(ge=0, le=LARGEST_ID, description=AFTER)] = 0,
     stage: StageName | None = None,
     rank: RankNumber | None = None,
     type: EventType | None = None,  # noqa: A002  # the name in the URL

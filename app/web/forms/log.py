@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field
 
+from app.runs.telemetry.cursor import owner
 from app.web.runlog.lines import LogFilter
 
 
@@ -18,3 +19,8 @@ class LogQuery(BaseModel):
         rank = int(self.rank) if self.rank.isascii() and self.rank.isdigit() and len(self.rank) < 7 else None
         stream = self.stream if self.stream in ("messages", "stdout", "stderr") else ""
         return LogFilter(stage=self.stage, rank=rank, stream=stream)
+
+    def owner(self, run_id: int) -> str:
+        """Return what a cursor of this part of a run's log is `of`."""
+        wanted = self.filter()
+        return owner("page", run_id, wanted.stage, wanted.rank, wanted.stream)

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from app.db import read_session
 from app.runs.errors import Refused
 from app.runs.store import get_run
-from app.runs.telemetry.cursor import START, decode
+from app.runs.telemetry.cursor import Cursor, decode
 from app.web.forms.log import LogQuery
 from app.web.http.problems import Problem
 from app.web.runlog.following import Place
@@ -28,9 +28,9 @@ async def live(
     last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
 ) -> StreamingResponse:
     """Stream what changes on the page of a run until it has ended; a cursor in `Last-Event-ID` wins over `after`."""
-    text = last_event_id or query.after
+    text, of = last_event_id or query.after, query.owner(run_id)
     try:
-        cursor = decode(text) if text else START
+        cursor = decode(text, of) if text else Cursor(of=of)
     except Refused as refusal:
         raise Problem(422, "invalid_cursor", f"{refusal.detail}; reload the page") from None
     await to_thread.run_sync(_require, request, run_id)

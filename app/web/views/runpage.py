@@ -1,6 +1,6 @@
 """The page of one run, put together from its document, result, log and charts."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -39,7 +39,8 @@ def render(
         charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
         used = resource_panels(session, get_run(session, run_id))
         notice = _notice(request, session, run_id)
-    place = LogQuery(after=log.cursor.encode(), stage=query.stage, rank=query.rank, stream=query.stream)
+    after = replace(log.cursor, of=query.owner(run_id)).encode()
+    place = LogQuery(after=after, stage=query.stage, rank=query.rank, stream=query.stream)
     known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
     return rendering.page(
         request,
