@@ -2,17 +2,34 @@
 
 const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+const offsets = new Set(); // of the viewer's zone, at the moments this page has shown
+
+/** The offset of the viewer's zone at a moment, such as `UTC−04:00`. */
+function offset(moment) {
+  const minutes = -moment.getTimezoneOffset();
+  const two = (number) => String(number).padStart(2, "0");
+  return `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+}
+
+/** A moment in the viewer's zone; where clocks were changed between those of the page, with its offset. */
+function local(moment) {
+  return offsets.size > 1 ? `${zoned.format(moment)} ${offset(moment)}` : zoned.format(moment);
+}
+
 function ago(then) {
   const seconds = Math.max(0, Math.round((Date.now() - then) / 1000));
   if (seconds < 90) return `${seconds} s ago`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
-  return zoned.format(then);
+  return local(then);
 }
 
 function localise(element) {
   const moment = new Date(element.dateTime);
   if (Number.isNaN(moment.getTime())) return;
-  const text = element.hasAttribute("data-ago") ? ago(moment) : zoned.format(moment);
+  const known = offsets.size;
+  offsets.add(offset(moment));
+  if (known === 1 && offsets.size > 1) document.querySelectorAll("time[datetime]").forEach(localise);
+  const text = element.hasAttribute("data-ago") ? ago(moment) : local(moment);
   if (element.textContent !== text) element.textContent = text;
   const title = `${element.dateTime} (UTC)`;
   if (element.title !== title) element.title = title;
