@@ -43,7 +43,7 @@ def fill_state(app: FastAPI, settings: Settings) -> None:
     app.state.write_probe = WriteProbe(app.state.engine)
     app.state.live = Live(app.state.engine)
     app.state.monitor = Monitor(app.state.engine, settings, app.state.live)
-    app.state.sessions = Sessions(settings)
+    app.state.sessions = Sessions(settings, app.state.engine)
     app.state.access = Access(settings, app.state.sessions)
     app.state.guesses = Guesses()
     app.state.stopping = False

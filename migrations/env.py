@@ -5,8 +5,9 @@ from sqlmodel import SQLModel
 
 import app.runs.derived
 import app.runs.models
+import app.sessions
 
-REGISTERED = (app.runs.models, app.runs.derived)
+REGISTERED = (app.runs.models, app.runs.derived, app.sessions)
 
 context.configure(
     connection=context.config.attributes["connection"],

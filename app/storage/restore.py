@@ -11,6 +11,7 @@ from app.db import create_database_engine, read_session
 from app.runs.errors import Conflict, NotFound
 from app.runs.workers import live_workers
 from app.schema import known_versions, migrate, schema_versions
+from app.sessions import forget_key
 from app.settings import Settings
 from app.storage.archive import DATABASE, RUNS, BackupInvalid, Manifest, unpack
 from app.storage.backup import database_path
@@ -43,6 +44,7 @@ def restore(settings: Settings, archive: Path, *, replace: bool = False) -> dict
         _check_database(staging / DATABASE, manifest)
         moved = _move_aside(settings, in_the_way)
         _move_in(settings, staging, database)
+        forget_key(settings.data_dir)  # who signed out since the backup was made would be signed in again
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     before, after = migrate(settings)

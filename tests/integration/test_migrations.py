@@ -16,6 +16,7 @@ from sqlmodel import SQLModel
 
 import app.runs.derived
 import app.runs.models
+import app.sessions
 import migrations
 from app.db import create_database_engine
 from app.schema import SchemaTooNew, known_versions, migrate, schema_versions
@@ -23,6 +24,7 @@ from app.settings import Settings
 
 assert app.runs.models
 assert app.runs.derived
+assert app.sessions
 
 DATA = Path(__file__).resolve().parents[1] / "support" / "schemas"
 VERSIONS = sorted(known_versions())

@@ -97,6 +97,10 @@ def _send(session: requests.Session, url: str, headers: Mapping[str, str], case:
     )
 
 
+REFUSED = frozenset({400, 401, 403, 405, 429})
+"""Statuses of a request that was not let in; 429 is how more than ten wrong tokens are answered."""
+
+
 def server_errors(answers: Sequence[Answer]) -> Iterator[str]:
     """Yield every answer of 500 or above; 503 is how readiness and a full queue are told."""
     for answer in answers:
@@ -107,5 +111,5 @@ def server_errors(answers: Sequence[Answer]) -> Iterator[str]:
 def unauthorised_writes(answers: Sequence[Answer], reads: Sequence[str]) -> Iterator[str]:
     """Yield every write that was not refused for want of a right; `reads` are labels of POSTs that change nothing."""
     for answer in answers:
-        if answer.method not in SAFE and answer.label not in reads and answer.status not in {400, 401, 403, 405}:
+        if answer.method not in SAFE and answer.label not in reads and answer.status not in REFUSED:
             yield f"{answer.label}: {answer.status} for {answer.address} {answer.body}"

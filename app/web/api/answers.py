@@ -5,7 +5,7 @@ from typing import Any, Final
 from app.web.http.problems import MEDIA_TYPE, ProblemDocument
 
 Answers = dict[int | str, dict[str, Any]]
-ALWAYS: Final = (400, 401, 422, 503)
+ALWAYS: Final = (400, 401, 422, 429, 503)
 WORDS: Final = {
     400: "The Host header names another service.",
     401: "A token is needed, or the one given is wrong.",
@@ -16,7 +16,7 @@ WORDS: Final = {
     413: "The body is over the limit.",
     415: "A picture of this type is never accepted.",
     422: "Refused: the fields at fault are named.",
-    429: "Too many at once; Retry-After says when to come back.",
+    429: "Too many at once, or too many wrong tokens; Retry-After says when to come back.",
     503: "Unavailable for a moment, such as while another program holds the database; nothing was changed.",
 }
 PROBLEM: Final[dict[str, Any]] = {"model": ProblemDocument, "content": {MEDIA_TYPE: {}}}

@@ -18,6 +18,7 @@ from app.runs.telemetry.feed import pull
 from app.runs.telemetry.items import EventFilter, Item, OutputFilter, Wanted
 from app.web.api.answers import answers
 from app.web.api.telemetry import EventType, RankNumber, StageName
+from app.web.security.sessions import Admission
 from app.web.streams import HEADERS, HEARTBEAT, HEARTBEAT_SECONDS, Live
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
@@ -73,8 +74,9 @@ async def _frames(request: Request, run_id: int, cursor: Cursor, wanted: Wanted)
     """Yield what comes after `cursor` through the end."""
     live: Live = request.app.state.live
     yield RETRY
+    admission = Admission(request)
     with live.channel(run_id) as channel:
-        while not live.closing:
+        while not live.closing and await admission.holds():
             tick = channel.tick
             read = partial(run_in_threadpool, _read, request, run_id, cursor, wanted)
             try:

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
 
 from app.web.http.problems import Problem, wants_html
 from app.web.security.access import Access
@@ -30,15 +31,14 @@ async def log_in(request: Request) -> Response:
     access: Access = state.access
     sessions: Sessions = state.sessions
     guesses: Guesses = state.guesses
-    client = request.client.host if request.client else ""
-    guesses.check(client)
+    guesses.check(request)
     token, page = await _fields(request)
     role = access.role_of_token(token.encode())
     response = RedirectResponse(_inside(request, page), 303) if wants_html(request) else Response(status_code=204)
     if role is not None:
-        sessions.give(request, response, role)
+        await run_in_threadpool(sessions.give, request, response, role)
     elif access.protected:
-        guesses.count(client)
+        guesses.count(request)
         if wants_html(request):
             return rendering.page(
                 request, "pages/login/show.html", 401, nav="login", needed=True, next=page, problem=WRONG
@@ -49,10 +49,11 @@ async def log_in(request: Request) -> Response:
 
 @router.post("/logout")
 async def log_out(request: Request) -> Response:
-    """Take the session away."""
+    """End the session: no copy of its cookie is let in any more."""
     prefix = str(request.scope.get("root_path") or "")
     response = RedirectResponse(f"{prefix}/login", 303) if wants_html(request) else Response(status_code=204)
-    request.app.state.sessions.end(response)
+    sessions: Sessions = request.app.state.sessions
+    await run_in_threadpool(sessions.end, request, response)
     return response
 
 

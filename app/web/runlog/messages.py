@@ -14,6 +14,7 @@ from fastapi import Request
 from app.runs.errors import NotFound
 from app.runs.telemetry.cursor import Cursor
 from app.web.runlog.following import Place, Reading, read_shared
+from app.web.security.sessions import Admission
 from app.web.streams import HEARTBEAT, HEARTBEAT_SECONDS, Live
 from app.web.views import rendering
 
@@ -25,8 +26,9 @@ async def live_messages(request: Request, place: Place) -> AsyncIterator[str | b
     """Yield the messages for a reader at `place` until the run has ended."""
     live: Live = request.app.state.live
     shown: dict[str, str] = {}
+    admission = Admission(request)
     with live.channel(place.run_id) as channel:
-        while not live.closing:
+        while not live.closing and await admission.holds():
             tick = channel.tick
             try:
                 reading = await read_shared(request, channel, place)

@@ -10,8 +10,9 @@ from starlette.requests import Request
 
 from app.settings import Settings
 from app.web.http.problems import Problem, route_path
+from app.web.security.guesses import Guesses
 from app.web.security.hosts import SAFE_METHODS
-from app.web.security.sessions import Sessions
+from app.web.security.sessions import COOKIE, Sessions
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/login", "/logout", "/favicon.ico"})
 OPEN_FOLDER: Final = "/static/"
@@ -30,6 +31,8 @@ class Access:
 
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
         self._sessions = sessions
+        # Apart from those of the login: a script with an old token must not keep a person from signing in.
+        self._guesses = Guesses()
         self._protected = settings.token is not None
         self._public_read = settings.public_read
         self._tokens = {
@@ -54,10 +57,15 @@ class Access:
         matches = [role for role, digest in self._tokens.items() if hmac.compare_digest(given, digest)]
         return matches[0] if matches else None
 
+    def asks_database(self, request: Request) -> bool:
+        """Return whether `admit` has to look up a session."""
+        return self._protected and not is_open(request) and COOKIE in request.cookies
+
     def admit(self, request: Request) -> Role | None:
-        """Return the client's role, None for the public. Raises Problem: 401 without a role, 403 for a viewer's write.
+        """Return the client's role, None for the public.
 
         A wrong token is refused even where none is needed: its owner believes to be somebody.
+        Raises Problem: 401 without a role, 403 for a viewer's write, 429 for more wrong tokens than `Guesses` allows.
         """
         if is_open(request):
             return None
@@ -76,12 +84,14 @@ class Access:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._tokens:
             role = self.role_of_token(token.strip().encode("latin-1"))  # as the header had it
-            if role is None:
+            if role is None:  # only now: nobody who has a token is kept out by others at the same address
+                self._guesses.refuse(request)
                 raise _unknown("the token is neither the operator's nor the viewer's")
             return role
-        named = self._sessions.read(request)
-        if named in {Role.VIEWER, Role.OPERATOR}:
-            return Role(named)
+        session = self._sessions.read(request)
+        if session is not None and session.role in {Role.VIEWER, Role.OPERATOR}:
+            request.state.session = session.id
+            return Role(session.role)
         return None if self._protected else Role.OPERATOR
 
 

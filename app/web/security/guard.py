@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 import structlog
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -49,7 +50,7 @@ class Guard:
         answer_out = GuardedAnswer(send, body)
         request = Request(scope, receive)
         try:
-            self._admit(request)
+            await self._admit(request)
             body.check_announced(request.headers)
             await self._app(scope, body.receive, answer_out.send)
         except Exception as error:
@@ -57,10 +58,11 @@ class Guard:
                 raise
             await self._refuse(request, error, answer_out)
 
-    def _admit(self, request: Request) -> None:
+    async def _admit(self, request: Request) -> None:
         check_host(request.headers, self._settings.hosts)
         check_origin(request.method, request.headers)
-        role = self._access.admit(request)
+        waits = self._access.asks_database(request)
+        role = await run_in_threadpool(self._access.admit, request) if waits else self._access.admit(request)
         request.state.signed_in = self._access.protected and role is not None
         request.state.role = role or self._access.unknown
         request.state.actor = str(request.state.role) if request.state.signed_in else "user"

@@ -1,17 +1,21 @@
-"""A limit on wrong tokens at the login."""
+"""A limit on wrong tokens: at the login, and in the header `Authorization`."""
 
 import math
 import time
 from typing import Final
 
+import structlog
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from starlette.requests import Request
 
 from app.web.http.problems import Problem
 
 GUESSES: Final = RateLimitItemPerMinute(10)
 """Wrong tokens one address may try."""
+
+log = structlog.get_logger(__name__)
 
 
 class Guesses:
@@ -20,8 +24,9 @@ class Guesses:
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
 
-    def check(self, client: str) -> None:
-        """Raise Problem 429 when this address has guessed too often."""
+    def check(self, request: Request) -> None:
+        """Raise Problem 429 when the client's address has guessed too often."""
+        client = _address(request)
         if self._limiter.test(GUESSES, client):
             return
         opens_at = self._limiter.get_window_stats(GUESSES, client).reset_time
@@ -29,6 +34,18 @@ class Guesses:
         detail = f"{GUESSES.amount} wrong tokens within a minute; try again in {seconds} s"
         raise Problem(429, "too_many_requests", detail, headers={"Retry-After": str(seconds)})
 
-    def count(self, client: str) -> None:
-        """Count a wrong token."""
+    def count(self, request: Request) -> None:
+        """Count a wrong token; the log tells of an address once, when it reaches the limit."""
+        client = _address(request)
         self._limiter.hit(GUESSES, client)
+        if not self._limiter.test(GUESSES, client):
+            log.warning("wrong tokens", action="wrong_tokens", client=client, within_a_minute=GUESSES.amount)
+
+    def refuse(self, request: Request) -> None:
+        """Count a wrong token, or raise Problem 429 where there were too many already."""
+        self.check(request)
+        self.count(request)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

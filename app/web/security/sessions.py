@@ -1,54 +1,76 @@
-"""The session cookie of a person who logged in: signed, bound to the tokens, unreadable for scripts."""
+"""The session cookie of a person who signed in: signed, bound to the tokens, unreadable for scripts, ended for good."""
 
 import hashlib
-import os
 import secrets
-from contextlib import suppress
-from pathlib import Path
+import time
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from itsdangerous import BadData, URLSafeTimedSerializer
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.db import Engine
+from app.sessions import end_session, has_ended, session_key
 from app.settings import Settings
 
 COOKIE: Final = "ddp_audit_session"
-SECONDS: Final = 7 * 24 * 3600
-KEY_FILE: Final = "session.key"
+LIFETIME: Final = timedelta(days=7)
+SECONDS: Final = int(LIFETIME.total_seconds())
+LOOK_AGAIN_SECONDS: Final = 5.0
+"""While an answer goes on, it asks so often whether its session still holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """What a cookie of this service says."""
+
+    id: str
+    """Random, new at every signing in."""
+    role: str
 
 
 class Sessions:
-    """Gives out and reads session cookies; a changed token ends every session."""
+    """Gives out, reads and ends session cookies; a changed token ends every session."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings, self._engine = settings, engine
         self._serializer: URLSafeTimedSerializer | None = None
 
     def _signer(self) -> URLSafeTimedSerializer:
         if self._serializer is None:
             tokens = (self._settings.token, self._settings.viewer_token)
             texts = [token.get_secret_value() if token else "" for token in tokens]
-            bound = hashlib.sha256("\0".join([_key(self._settings.data_dir), *texts]).encode()).hexdigest()
+            bound = hashlib.sha256("\0".join([session_key(self._settings.data_dir), *texts]).encode()).hexdigest()
             self._serializer = URLSafeTimedSerializer(bound, salt="ddp-audit session")
         return self._serializer
 
-    def read(self, request: Request) -> str | None:
-        """Return the role of a valid session, None for any other cookie."""
+    def signed(self, request: Request) -> Signed | None:
+        """Return what the request's cookie says, None without one that this service signed. Looks up nothing."""
         cookie = request.cookies.get(COOKIE)
         if cookie is None or self._settings.token is None:
             return None
         try:
-            role = self._signer().loads(cookie, max_age=SECONDS)
+            match self._signer().loads(cookie, max_age=SECONDS):
+                case [str(session_id), str(role)]:
+                    return Signed(id=session_id, role=role)
         except BadData:
-            return None
-        return role if isinstance(role, str) else None
+            pass
+        return None
+
+    def read(self, request: Request) -> Signed | None:
+        """Return the session of a request, None where nobody signed in, or signed out since: asks the database."""
+        found = self.signed(request)
+        return None if found is None or has_ended(self._engine, found.id) else found
 
     def give(self, request: Request, response: Response, role: str) -> None:
-        """Put a session into a response."""
+        """Put a new session into a response, in place of the one the request came with. Writes to the database."""
+        self._end(request)
         response.set_cookie(
             COOKIE,
-            self._signer().dumps(role),
+            str(self._signer().dumps([secrets.token_hex(16), role])),
             max_age=SECONDS,
             path=self._settings.root_path or "/",
             secure=request.url.scheme == "https",
@@ -56,22 +78,30 @@ class Sessions:
             samesite="lax",
         )
 
-    def end(self, response: Response) -> None:
-        """Take the session away."""
+    def end(self, request: Request, response: Response) -> None:
+        """End the session of a request, in every copy of its cookie. Writes to the database."""
+        self._end(request)
         response.delete_cookie(COOKIE, path=self._settings.root_path or "/", httponly=True, samesite="lax")
 
+    def _end(self, request: Request) -> None:
+        found = self.signed(request)
+        if found is not None:
+            end_session(self._engine, found.id, LIFETIME)
 
-def _key(data_dir: Path) -> str:
-    """Return this installation's secret, made on first use and readable by its owner alone."""
-    path = data_dir / KEY_FILE
-    if not path.exists():
-        data_dir.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{KEY_FILE}.{os.getpid()}")
-        aside.unlink(missing_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as handle:
-            handle.write(secrets.token_hex(32))
-        with suppress(FileExistsError):  # another process was first: its key counts
-            os.link(aside, path)
-        aside.unlink()
-    return path.read_text()
+
+class Admission:
+    """How long an answer that goes on may go on: as long as the session it was asked for with."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._sessions: Sessions = request.app.state.sessions
+        # Whoever sends a token needs no session.
+        self._asks = getattr(request.state, "session", None) is not None
+        self._looked_at = time.monotonic()
+
+    async def holds(self) -> bool:
+        """Return whether it may go on; looks it up every few seconds, however often it is asked."""
+        if not self._asks or time.monotonic() - self._looked_at < LOOK_AGAIN_SECONDS:
+            return True
+        self._looked_at = time.monotonic()
+        return await run_in_threadpool(self._sessions.read, self._request) is not None
