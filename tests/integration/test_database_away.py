@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import event
 
 from app import db
@@ -68,3 +69,21 @@ def test_other_errors_stay_errors(service: Service, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("app.web.api.runs.get_run_document", lambda *_: 1 // 0)
     answer = service.get("/runs/1")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+
+
+def test_held_database_keeps_a_session_to_be_ended_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 200)
+    with (
+        running_service(Settings(data_dir=tmp_path, token=SecretStr("operator"))) as service,
+        service.client() as client,
+    ):
+        other = sqlite3.connect(tmp_path / "ddp-audit.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert client.post("/login", data={"token": "operator"}).status_code == 204  # signing in writes nothing
+        refused = client.post("/logout")
+        assert client.get("/api/v1/runs").status_code == 200
+        other.execute("ROLLBACK")
+        other.close()
+        assert (refused.status_code, "set-cookie" in refused.headers) == (503, False)
+        assert client.post("/logout").status_code == 204
+        assert client.get("/api/v1/runs").status_code == 401

@@ -81,13 +81,18 @@ export function notAboveZero(table, lines) {
 
 export const anyAboveZero = (table) => table.columns.some((column) => column.some((value) => typeof value === "number" && value > 0));
 
+const inShort = (value) => value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
+
+/** A measured number for people: unlike a count, a large one is not written out. */
+export const measured = (value) => (typeof value === "number" && Math.abs(value) >= BELOW ? inShort(value) : text(value));
+
 /** A number for people, as the pages of the service write it. */
 export function text(value, digits = 5) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return { NaN: "NaN", Infinity: "∞", "-Infinity": "−∞" }[value] ?? String(value);
   const size = Math.abs(value);
   if (size !== 0 && (size < FROM_LEAST || size >= BELOW) && !(Number.isInteger(value) && size < 1e15)) {
-    return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
+    return inShort(value);
   }
   const shown = Number.isInteger(value) ? value : size >= 10 ** digits ? Math.round(value) : Number(value.toPrecision(digits));
   return shown.toLocaleString("en-GB", { maximumFractionDigits: 12 });

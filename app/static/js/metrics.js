@@ -1,6 +1,7 @@
 // Charts of a run's metrics: new points while the run goes on, and finer ones where somebody looks closer.
 
-import { text } from "./chart-lines.js";
+import { measured, text } from "./chart-lines.js";
+import { showValues } from "./chart-values.js";
 
 const POINTS = 400; // of each line while the run goes on
 const FINER = 1500; // of each line within a range
@@ -54,7 +55,7 @@ function putNumbers(section, key, data) {
     const row = document.createElement("tr");
     row.dataset.key = key;
     const at = Math.max(0, line.y.findIndex((value) => value !== null));
-    for (const [tag, words] of [["th", key], ["td", line.name], ["td", text(line.x[at])], ["td", text(line.y[at])]]) {
+    for (const [tag, words] of [["th", key], ["td", line.name], ["td", text(line.x[at])], ["td", measured(line.y[at])]]) {
       const cell = row.appendChild(Object.assign(document.createElement(tag), { textContent: words }));
       if (tag === "th") cell.scope = "row";
     }
@@ -176,8 +177,6 @@ function put(section, list, key, data, chartOf) {
   const known = figure && chartOf(holderOf(figure));
   if (known) {
     known.update(data);
-    const table = figure.querySelector("details summary");
-    if (table) table.textContent = "Values when this page was opened";
     if (known.state.zoomed) known.looksCloser?.(...known.state.zoomed);
   } else {
     const made = frame(key, data);
@@ -186,6 +185,7 @@ function put(section, list, key, data, chartOf) {
     const chart = chartOf(holderOf(figure));
     if (chart) lookCloser(section, figure, chart);
   }
+  showValues(figure, key, data);
   tellThinned(figure, data);
 }
 
