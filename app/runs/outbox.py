@@ -45,7 +45,7 @@ def record_end(session: Session, run_id: int) -> None:
 def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Check]) -> None:
     """Keep a result's checks as rows, replacing what was kept for the run before."""
     session.execute(delete(RunCheck).where(col(RunCheck.run_id) == run_id))
-    rows = [{"run_id": run_id, "kind": kind, **_kept(check)} for check in checks]
+    rows = [{"run_id": run_id, "kind": kind, **kept_of_check(check)} for check in checks]
     if rows:
         session.execute(insert(RunCheck), rows)
     facts = session.get(RunFacts, run_id) or RunFacts(run_id=run_id)
@@ -54,7 +54,8 @@ def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Che
     session.flush()
 
 
-def _kept(check: Check) -> dict[str, Any]:
+def kept_of_check(check: Check) -> dict[str, Any]:
+    """Return a check as a row has it, without the run it belongs to."""
     fields: dict[str, Any] = encodable(check.model_dump(mode="json", include=KEPT_OF_CHECK))
     # JSON can name half a surrogate pair, which no database stores: it must not keep a run from ending.
     for name in ("name", "title", "unit"):

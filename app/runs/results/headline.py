@@ -1,23 +1,9 @@
 """The one check of a run that stands for it in a list: what its kind names first, or what did not pass."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import select
-from sqlmodel import Session, col
 
 from app.runs.derived import RunCheck
-from app.runs.documents import RunSummary
 from trainer.contract.kinds import kinds
-
-
-def headline_checks(session: Session, runs: Sequence[RunSummary]) -> dict[int, dict[str, Any]]:
-    """Return the check of each of these runs by its id, as a document; runs without judged checks are left out."""
-    query = select(RunCheck).where(col(RunCheck.run_id).in_([run.id for run in runs]))
-    found: dict[int, list[RunCheck]] = {}
-    for check in session.scalars(query.order_by(col(RunCheck.name))):
-        found.setdefault(check.run_id, []).append(check)
-    return {run_id: headline(checks).model_dump() for run_id, checks in found.items()}
 
 
 def headline(checks: Sequence[RunCheck]) -> RunCheck:

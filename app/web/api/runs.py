@@ -1,6 +1,6 @@
 """Runs: list, create, show, edit, cancel, retry, delete."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Query, Request
 from pydantic import BaseModel, ConfigDict
@@ -12,12 +12,14 @@ from app.runs.editing import Changes, edit_run
 from app.runs.ordering import Order
 from app.runs.removal import delete_run
 from app.runs.requests import RunRequest
+from app.runs.results.columns import MOST, ListedRun, ListedRuns, column_values, read_columns
 from app.runs.store import PAGE_LIMIT, get_run_document, list_runs
 from app.web.api.answers import answers
 from app.web.api.filters import Filters
 from app.web.api.replies import Actor, AppSettings, ReadSession, Verbs, cached_reply
 
 router = APIRouter(prefix="/runs", tags=["runs"])
+COL: Final = "Add to each run's `columns`: `check` (its main check), `check:NAME`, `param:NAME`."
 
 
 class RetryRequest(BaseModel):
@@ -32,18 +34,26 @@ class RetryRequest(BaseModel):
 def list_(
     *,
     session: ReadSession,
+    settings: AppSettings,
     filters: Filters,
     sort: Order = Order.NEWEST,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
-) -> RunList:
+    col: Annotated[list[str] | None, Query(max_length=MOST, description=COL)] = None,
+) -> RunList | ListedRuns:
     """List runs in the order of `sort`: `pinned` is pinned ones first, then newest first; `finished` last to end first.
 
     `longest` and `shortest` go by the time from start to end. Runs that have not got there come last in these three.
     A parameter given several times means any of its values, for tags all of them. A cursor belongs to the filters and
     the order it was given for; with others it is refused.
     """
-    return list_runs(session, filters, order=sort, cursor=cursor, limit=limit)
+    columns = read_columns(col or ())
+    page = list_runs(session, filters, order=sort, cursor=cursor, limit=limit)
+    if not columns:
+        return page
+    values = column_values(session, settings.runs_dir, page.items, columns)
+    items = [ListedRun(**dict(run), columns=values[run.id]) for run in page.items]
+    return ListedRuns(items=items, next_cursor=page.next_cursor)
 
 
 @router.post("", status_code=201, responses=answers(403, 413))

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlencode
 from pydantic import BaseModel, Field, ValidationError
 
 from app.runs.ordering import Order
+from app.runs.results.columns import MOST, Column
 from app.runs.store import RunFilters
 from app.runs.tags import tags_from_text, text_from_tags
 
@@ -23,6 +24,7 @@ COLUMNS: Final = {
 }
 USUAL: Final = ("verdict", "state", "kind", "backend", "created", "took")
 USUAL_ORDER: Final = Order.PINNED
+MOST_COLUMNS: Final = len(COLUMNS) + MOST
 Words = Annotated[list[Annotated[str, Field(max_length=64)]], Field(default_factory=list, max_length=20)]
 
 
@@ -37,7 +39,7 @@ class ListQuery(BaseModel):
     pinned: str = Field("", max_length=8)
     q: str = Field("", max_length=200)
     sort: str = Field("", max_length=16)
-    col: list[str] = Field(default_factory=list, max_length=2 * len(COLUMNS))
+    col: list[Annotated[str, Field(max_length=140)]] = Field(default_factory=list, max_length=2 * MOST_COLUMNS)
     cursor: str = Field("", max_length=200)
 
     @classmethod
@@ -70,8 +72,21 @@ class ListQuery(BaseModel):
         return Order(self.sort) if self.sort in set(Order) else USUAL_ORDER
 
     def columns(self) -> list[str]:
-        """Return the columns to show, in their own order; what is no column is left out."""
-        return [name for name in COLUMNS if name in self.col] or list(USUAL)
+        """Return the columns to show: usual ones in their own order, then named ones; what is no column is left out."""
+        return [name for name in COLUMNS if name in self.col] + [item.text for item in self._named()] or list(USUAL)
+
+    def extra(self) -> list[Column]:
+        """Return those columns that are no fields of a run: its main check, checks and parameters by name."""
+        found = (Column.read(text) for text in self.columns())
+        return [column for column in found if column is not None]
+
+    def unknown(self) -> list[str]:
+        """Return what was asked for as a column and is none."""
+        return [text for text in dict.fromkeys(self.col) if text and text not in COLUMNS and Column.read(text) is None]
+
+    def _named(self) -> list[Column]:
+        found = (Column.read(text) for text in dict.fromkeys(self.col))
+        return [column for column in found if column is not None and column.of != "main"][:MOST]
 
     def address(self, **changes: str | list[str]) -> str:
         """Return the query string with `changes`, without empty values and without what is usual."""

@@ -1,6 +1,7 @@
 """What the list of runs and its rows show."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request
@@ -8,7 +9,7 @@ from fastapi import Request
 from app.db import read_session
 from app.runs.documents import RunList
 from app.runs.ordering import ASCENDING, Order
-from app.runs.results.headline import headline_checks
+from app.runs.results.columns import column_names, column_values
 from app.runs.states import State
 from app.runs.store import list_runs
 from app.runs.tags import text_from_tags
@@ -35,23 +36,39 @@ HEADINGS: Final = {
 """What a click on the heading of a column sorts by, and what another click turns it to."""
 
 
-def _load(request: Request, query: ListQuery) -> tuple[RunList, dict[int, dict[str, Any]]]:
-    with read_session(request.app.state.engine) as session:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """One page of runs with what its columns show."""
+
+    page: RunList
+    values: Mapping[int, Mapping[str, Any]]
+    """Of columns that are no fields of a run, by the run's number and the column."""
+    names: list[str]
+    """Columns these runs could have besides."""
+
+
+def _load(request: Request, query: ListQuery) -> Listing:
+    state = request.app.state
+    with read_session(state.engine) as session:
         filters, order, cursor = query.filters(), query.order(), query.cursor or None
         page = list_runs(session, filters, order=order, cursor=cursor, limit=PAGE_SIZE)
-        checks = headline_checks(session, page.items) if "check" in query.columns() else {}
-        return page, checks
+        values = column_values(session, state.settings.runs_dir, page.items, query.extra())
+        return Listing(page=page, values=values, names=column_names(session, page.items))
 
 
 def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
     """Return what the list and its rows are rendered from."""
-    page, checks = _load(request, query)
+    listing = _load(request, query)
+    page = listing.page
     narrowed = any(value for value in query.model_dump(exclude={"col"}).values())
     order = query.order()
     return {
         "nav": "runs",
         "page": page,
-        "main_checks": checks,
+        "column_values": listing.values,
+        "column_names": listing.names,
+        "named_columns": {column.text: column for column in query.extra() if column.of != "main"},
+        "unknown_columns": query.unknown(),
         "query": query,
         "tag_text": text_from_tags(query.tags()),
         "narrowed": narrowed,
