@@ -39,7 +39,7 @@ class Guesses:
         client = _address(request)
         self._limiter.hit(GUESSES, client)
         if not self._limiter.test(GUESSES, client):
-            log.warning("wrong tokens", action="wrong_tokens", client=client, within_a_minute=GUESSES.amount)
+            log.warning("wrong tokens", action="wrong-tokens", client=client, within_a_minute=GUESSES.amount)
 
     def refuse(self, request: Request) -> None:
         """Count a wrong token, or raise Problem 429 where there were too many already."""
