@@ -7,7 +7,8 @@ const NAMES = new Set(["NaN", "Infinity", "-Infinity"]);
 const FROM_LEAST = 1e-3;
 const BELOW = 1e6;
 
-const isOdd = (value) => NAMES.has(value);
+/** Whether a value is the name of a non-finite number. */
+export const isOdd = (value) => NAMES.has(value);
 
 /** Points of a line by step; of two at one step the later one counts. */
 function points(line, common) {
