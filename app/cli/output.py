@@ -43,10 +43,11 @@ def shown(text: str) -> str:
     )
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", *, named: Sequence[str] = ()) -> None:
     """Print a table, or that there is nothing to list.
 
     None is a dash, a column `bytes` shows sizes, and one of `TIMES` times of this machine's zone with their offset.
+    Columns of `named` follow the others, with the names of parameters or checks as headings, kept as they are.
     """
     from rich import box
     from rich.console import Console
@@ -60,8 +61,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     drawn = Table(title=title or None, title_justify="left", **look)
     writers = [size if column == "bytes" else local_time if column in TIMES else cell for column in columns]
+    writers += [cell] * len(named)
     for column in columns:
         drawn.add_column("size" if column == "bytes" else column.replace("_", " "), overflow="fold")
+    for name in named:
+        drawn.add_column(Text(shown(name)), overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(shown(write(value))) for write, value in zip(writers, row, strict=True)))
     # Folded cells suit a terminal; a pipe gets every row on one line.

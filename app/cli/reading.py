@@ -16,6 +16,10 @@ Kinds = Annotated[list[str] | None, typer.Option(help="A kind of `ddp-audit kind
 Verdicts = Annotated[list[str] | None, typer.Option(help="pass, fail, inconclusive" + SEVERAL)]
 Write = Callable[[Any], str]
 Tags = Annotated[list[str] | None, typer.Option(help="A tag the run must have" + SEVERAL)]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="A column more: check (the main one), check:NAME or param:NAME" + SEVERAL),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,15 +70,18 @@ def list_runs(
     ] = "newest",
     limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before, same filters and sort.")] = None,
+    column: Columns = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first unless told otherwise."""
     given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "pinned": pinned, "q": q, "sort": sort}
-    document = open_client().get("/runs", **given, limit=limit, cursor=cursor)
+    document = open_client().get("/runs", **given, limit=limit, cursor=cursor, col=column)
     if as_json:
         emit(document)
         return
-    table(["id", "name", "kind", "state", "verdict", "created", "took"], [_row(run) for run in document["items"]])
+    more = list(dict.fromkeys(column or ()))
+    rows = [[*_row(run), *(_column(run["columns"], name) for name in more)] for run in document["items"]]
+    table(["id", "name", "kind", "state", "verdict", "created", "took"], rows, named=more)
     if document["next_cursor"]:
         say(f"more: --cursor {document['next_cursor']}")
 
@@ -85,6 +92,16 @@ def _row(run: dict[str, Any]) -> list[Any]:
     took = None if run["took_seconds"] is None else f"{run['took_seconds']:.1f} s"
     name = f"* {run['name']}".rstrip() if run["pinned"] else run["name"]
     return [run["id"], name, kind, state, run["verdict"], run["created_at"], took]
+
+
+def _column(values: dict[str, Any], name: str) -> str | None:
+    """Return the cell of a column that was asked for; None where the run has nothing in it."""
+    if name not in values:
+        return None
+    if name.startswith("param:"):
+        return exact(values[name])
+    told = compared_check(values[name])
+    return f"{values[name]['title']}: {told}" if name == "check" else told
 
 
 def show(run_id: RunId, as_json: AsJson = False) -> None:

@@ -32,7 +32,7 @@ class Column:
     """One such column."""
 
     text: str
-    """As an address has it: `check`, `check:gradient_parity`, `param:learning_rate`."""
+    """As an address has it: `check`, `check:NAME`, `param:learning_rate`."""
     of: Literal["main", "check", "param"]
     name: str
     """Of the check or the parameter; empty for the main check."""
