@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from tests.browser.chart_probe import a_run, falling, measure
 from tests.browser.conftest import Service, Tab
-from tests.support.pages_data import HOSTILE
+from tests.support.pages_data import HOSTILE, add_usage
 
 pytestmark = pytest.mark.browser
 READ = """(fold) => ({
@@ -99,3 +99,23 @@ def test_number_that_becomes_a_chart_gets_its_table(tab: Tab, service: Service, 
     expect(fold.locator("tbody tr")).to_have_count(2)
     assert texts(fold) == [["3", "5"], ["4", "4"]]
     assert page.locator("[data-metrics-numbers] tbody tr").count() == 0
+
+
+def test_table_of_what_ranks_use_keeps_up_while_it_is_read(tab: Tab, service: Service, engine: Engine) -> None:
+    run_id = a_run(engine, "running")
+    add_usage(engine, run_id, "prepare")
+    page = tab.page
+    page.goto(f"{service.base}/runs/{run_id}#ranks")
+    fold = page.locator("#resources figure").first.locator("details.fold")
+    expect(page.locator("#resources canvas").first).to_be_visible()
+    fold.locator("summary").click()
+    before = len(texts(fold))
+    first = fold.locator("tbody td").first
+    first.evaluate("(cell) => { cell.kept = true; getSelection().selectAllChildren(cell); }")
+    add_usage(engine, run_id, "distributed", begin=30)
+    expect(fold.locator("tbody tr")).to_have_count(2 * before)
+    assert fold.get_attribute("open") is not None
+    assert first.evaluate("(cell) => [cell.kept, String(getSelection()) === cell.textContent]") == [True, True]
+    live = [read(one) for one in page.locator("#resources figure details.fold").all()]
+    page.reload()
+    assert live == [read(one) for one in page.locator("#resources figure details.fold").all()]

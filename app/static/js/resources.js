@@ -1,5 +1,7 @@
 // What the ranks use, while the run goes on: the page's own drawing is fetched again and its numbers are taken over.
 
+import { showValues } from "./chart-values.js";
+
 const EVERY = 4000; // milliseconds
 const ENDED = 286; // the run has ended: these were the last numbers
 
@@ -9,9 +11,9 @@ function takeOver(list, fresh, chartOf) {
     const holder = figure.querySelector("[data-chart]");
     const chart = shown && chartOf(shown.querySelector("[data-chart]"));
     if (chart) {
-      chart.update(JSON.parse(holder.dataset.chart));
-      const [table, newer] = [shown, figure].map((side) => side.querySelector("details"));
-      if (table && newer && !table.open) table.replaceWith(newer); // an open one is being read
+      const data = JSON.parse(holder.dataset.chart);
+      chart.update(data);
+      showValues(shown, holder.dataset.title, data); // in place: it may be open, and somebody reads it
     }
     else if (shown) shown.replaceWith(figure);
     else list.append(figure); // drawn when it is seen in the page
