@@ -68,6 +68,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
         add_events(session, run_id, "distributed", [{"type": "message", "level": "info", "text": HOSTILE}])
         add_metric(session, run_id, "distributed", 0, [3.0, 2.0, 1.0])
         add_events(session, run_id, "distributed", [{"type": "metrics", "step": 2, "values": {"loss": 1.0}}])
+    expect(page.locator("#log-lines")).to_contain_text(HOSTILE)  # only now: what is printed has a file of its own
     write_log(service.settings, run_id, "distributed", 0, "whole line\nhalf a l")
     expect(page.locator("#run-ranks")).to_contain_text("stalled")
     expect(page.locator("#log-lines")).to_contain_text("whole line")
