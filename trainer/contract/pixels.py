@@ -4,9 +4,11 @@ Needs Pillow, and numpy where an array is asked for; no torch. Everything a file
 is settled here: orientation, transparency, bit depth, palette, colour model. Colour profiles are ignored.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from PIL import Image
+
+from trainer.contract.orientation import orientation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +28,6 @@ FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 TIFF tiles, AVIF streams and the text variants of PPM do not keep to the size their header states; vector formats and
 HEIC need foreign code."""
 
-ORIENTATION_TAG: Final = 0x0112
 UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -36,7 +37,7 @@ UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What undoes each value of the EXIF orientation (1 is upright)."""
+"""What undoes each orientation (1 is upright)."""
 SIXTEEN_BIT_MODES: Final = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -50,7 +51,7 @@ def rgb(image: Image.Image) -> Image.Image:
     Raises PixelsRefused for pixels without a fixed range, OSError for a file that ends too early.
     """
     image.load()
-    upright = UPRIGHT.get(_orientation(image))
+    upright = UPRIGHT.get(orientation(image.info))
     # Before any resampling: a file tagged as rotated and the same file stored upright must give the same bytes.
     turned = image if upright is None else image.transpose(upright)
     if turned.mode in SIXTEEN_BIT_MODES:
@@ -75,14 +76,6 @@ def pixels(image: Image.Image) -> "NDArray[np.uint8]":
     import numpy as np
 
     return np.array(resized(image), dtype=np.uint8)
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        value: Any = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # a damaged EXIF block raises many things; the pixels beside it are sound
-        return 1
-    return value if isinstance(value, int) else 1
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
