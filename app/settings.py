@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.places import default_data_dir
+from trainer.contract.params import MAX_IMAGE_PIXELS
 from trainer.contract.wording import fault
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Settings(BaseSettings):
     run_limit_seconds: float = Field(21_600, gt=0)
     stop_grace_seconds: float = Field(10, ge=0, le=3600)
     max_upload_bytes: int = Field(5 * 1024 * 1024, ge=1)
-    max_image_pixels: int = Field(20_000_000, ge=1)
+    max_image_pixels: int = Field(MAX_IMAGE_PIXELS, ge=1)
+    """Of a picture to classify, and of one in a folder to learn from."""
     max_cpu_runs: int = Field(1, ge=1)
     """Per database."""
     webhook_url: SecretStr | None = None

@@ -111,6 +111,7 @@ class Job:
             device=run.device or "cpu",
             gpus=run.gpus,
             datasets_dir=str(self.office.settings.datasets_dir),
+            max_image_pixels=self.office.settings.max_image_pixels,
             resume_from=None if run.resume_from is None else str(self.paths.root / run.resume_from),
         )
 

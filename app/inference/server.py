@@ -24,10 +24,11 @@ from torch import nn
 
 from app.inference import wire
 from app.inference.errors import ModelRefused, Refused, Unavailable
-from app.inference.images import Picture, decode, open_picture, read_picture
+from app.inference.images import decode, open_picture, read_picture
 from trainer.common.answering import BATCHES, Answerer
 from trainer.common.model_file import ModelFileRefused, ModelHeader, load_model
 from trainer.contract.kinds import classifiers
+from trainer.contract.pictures import Picture
 
 MAX_BATCH: Final = BATCHES[0]
 """Pictures answered before the queue is looked at again."""

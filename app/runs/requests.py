@@ -58,7 +58,8 @@ def complete_params(request: RunRequest, settings: Settings) -> CommonParams:
         params = resolve_params(spec, request.preset, request.params)
     except ParamsRefused as error:
         raise _refusal(error) from None
-    problems = spec.preflight(params, PreflightContext(datasets_dir=settings.datasets_dir))
+    context = PreflightContext(datasets_dir=settings.datasets_dir, max_image_pixels=settings.max_image_pixels)
+    problems = spec.preflight(params, context)
     if problems:
         raise _refusal(ParamsRefused(problems))
     return params

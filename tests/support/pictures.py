@@ -144,6 +144,8 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], set[int]]] = {
     "png largest size": (lambda: header_only_png(2**31 - 1, 2**31 - 1), {422}),
     "png size zero": (lambda: header_only_png(0, 0), {422}),
     "png thin and long": (lambda: header_only_png(1, 2**31 - 1), {422}),
+    "png thin, whole, within the pixels": (lambda: encoded(Image.new("1", (10_000_001, 1))), {422}),
+    "png thin and long, whole": (lambda: encoded(Image.new("1", (1, 10_000_001))), {422}),
     "png header only": (lambda: png(32, 32), {422}),
     "png without pixels": (lambda: png(32, 32, END), {422}),
     "png just under the limit, no pixels": (lambda: header_only_png(4472, 4472), {422}),

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.contract.params import MAX_IMAGE_PIXELS
+
 
 class RunConfig(BaseModel):
     """Content of `config.json`, written once by the worker before the first stage starts."""
@@ -25,6 +27,8 @@ class RunConfig(BaseModel):
     gpus: list[int] = []
     """Indices of the GPUs given to this run; rank r uses entry r, or entry r mod n with `share_gpu`."""
     datasets_dir: str
+    max_image_pixels: int = MAX_IMAGE_PIXELS
+    """Larger pictures of a data source are refused."""
     resume_from: str | None = None
     """Absolute path of the checkpoint this run continues, inside its own folder."""
 

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+MAX_IMAGE_PIXELS: Final = 20_000_000
+"""Of a picture to learn from and of one to classify, unless the operator sets another limit."""
 
 
 class CommonParams(BaseModel):
@@ -46,6 +49,8 @@ class PreflightContext:
     """What a kind may look at before a run is recorded."""
 
     datasets_dir: Path
+    max_image_pixels: int = MAX_IMAGE_PIXELS
+    """Larger pictures are refused."""
 
 
 class ParamsRefused(ValueError):

@@ -169,6 +169,17 @@ def test_pixel_limit_precedes_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         read_picture(data, 9_999)
 
 
+@pytest.mark.parametrize("size", [(65_535, 2), (2, 65_535)])
+@pytest.mark.parametrize("kind", ["PNG", "BMP"])
+def test_side_has_a_limit_too(size: tuple[int, int], kind: str) -> None:
+    """Squeezing a line of ten million pixels takes hundreds of megabytes, though it holds few pixels."""
+    assert read(encoded(Image.new("RGB", size, (1, 2, 3)), kind))[0, 0].tolist() == [1, 2, 3]
+    longer = (size[0] + (size[0] > 2), size[1] + (size[1] > 2))
+    with pytest.raises(ImageRefused, match=f"{longer[0]} x {longer[1]} pixels; a side of at most 65535") as refusal:
+        read(encoded(Image.new("RGB", longer), kind))
+    assert (refusal.value.status, refusal.value.code) == (422, "too_many_pixels")
+
+
 def test_limit_has_no_warning_zone() -> None:
     tracemalloc.start()
     for side in (9000, 10000, 13000, 14000):

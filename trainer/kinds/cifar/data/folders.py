@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from PIL import Image
-
-from trainer.contract.pixels import pixels
+from trainer.contract import pictures
+from trainer.contract.pictures import PictureRefused
+from trainer.contract.pixels import INPUT_SIZE
 from trainer.kinds.cifar.data.sources import Source
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 MAX_CLASSES: Final = 500
 """A confusion matrix grows with the square; beyond this nobody reads it."""
-MAX_PIXELS: Final = 20_000_000
-"""Larger pictures are refused before they are decoded."""
 
 
 class DataProblem(ValueError):
@@ -31,6 +30,9 @@ class Picture:
 
     path: str
     label: int
+    bytes: int
+    modified: int
+    """Nanoseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +45,10 @@ class Listing:
 
 
 def list_folder(source: Source, datasets_dir: Path) -> Listing:
-    """Return the classes and pictures of a folder source, without decoding any.
+    """Return the classes and pictures of a folder source, without opening any.
 
-    Raises DataProblem for a missing folder, too few or too many classes, classes that differ between train and test,
-    an empty class or file.
+    Raises DataProblem for a missing or unreadable folder, too few or too many classes, classes that differ between
+    train and test, an empty class or file.
     """
     root = source.root(datasets_dir)
     if not root.is_dir():
@@ -54,22 +56,30 @@ def list_folder(source: Source, datasets_dir: Path) -> Listing:
             f"no folder {source.folder!r} in the data sets directory; put the pictures into "
             f"{source.folder}/train/<class>/ and {source.folder}/test/<class>/ there (missing: {root})"
         )
-    classes = {split: _class_names(root / split, source) for split in ("train", "test")}
-    if classes["train"] != classes["test"]:
-        only_train = sorted(set(classes["train"]) - set(classes["test"]))
-        only_test = sorted(set(classes["test"]) - set(classes["train"]))
+    try:
+        names = _classes(root, source)
+        return Listing(
+            classes=tuple(names),
+            train=[*_pictures(root / "train", names, source)],
+            test=[*_pictures(root / "test", names, source)],
+        )
+    except OSError as error:
+        place = _shown(str(error.filename or root))
+        raise DataProblem(f"{place} cannot be read ({error.strerror}); repair or remove it") from None
+
+
+def _classes(root: Path, source: Source) -> list[str]:
+    train, test = (_class_names(root / split, source) for split in ("train", "test"))
+    if train != test:
+        only_train = sorted(set(train) - set(test))
+        only_test = sorted(set(test) - set(train))
         raise DataProblem(
             f"the classes of {source.folder}/train and {source.folder}/test differ: only in train "
             f"{only_train or 'none'}, only in test {only_test or 'none'}; both need the same folders"
         )
-    names = classes["train"]
-    if not 2 <= len(names) <= MAX_CLASSES:
-        raise DataProblem(f"{source.folder}/train has {len(names)} class folders; 2 to {MAX_CLASSES} can be told apart")
-    return Listing(
-        classes=tuple(names),
-        train=[*_pictures(root / "train", names, source)],
-        test=[*_pictures(root / "test", names, source)],
-    )
+    if not 2 <= len(train) <= MAX_CLASSES:
+        raise DataProblem(f"{source.folder}/train has {len(train)} class folders; 2 to {MAX_CLASSES} can be told apart")
+    return train
 
 
 def _class_names(split: Path, source: Source) -> list[str]:
@@ -77,38 +87,62 @@ def _class_names(split: Path, source: Source) -> list[str]:
         raise DataProblem(
             f"{source.folder} has no folder {split.name}/; it needs train/ and test/, one folder per class"
         )
-    return sorted(entry.name for entry in os.scandir(split) if entry.is_dir() and not entry.name.startswith("."))
+    return [entry.name for entry in _entries(split) if entry.is_dir()]
 
 
 def _pictures(split: Path, names: list[str], source: Source) -> Iterator[Picture]:
     for label, name in enumerate(names):
-        entries = sorted(
-            (entry for entry in os.scandir(split / name) if entry.is_file() and not entry.name.startswith(".")),
-            key=lambda entry: entry.name,
-        )
-        shown = f"{source.folder}/{split.name}/{name}"
+        entries = [entry for entry in _entries(split / name) if entry.is_file()]
         if not entries:
-            raise DataProblem(f"class folder {shown} is empty; add pictures or remove the class from train/ and test/")
+            raise DataProblem(
+                f"class folder {source.folder}/{split.name}/{name} is empty; add pictures or remove the class from "
+                "train/ and test/"
+            )
         for entry in entries:
-            if entry.stat().st_size == 0:
-                raise DataProblem(f"{shown}/{entry.name} is an empty file; replace or remove it")
-            yield Picture(path=entry.path, label=label)
+            status = entry.stat()
+            if status.st_size == 0:
+                raise DataProblem(f"{_shown(entry.path)} is an empty file; replace or remove it")
+            yield Picture(path=entry.path, label=label, bytes=status.st_size, modified=status.st_mtime_ns)
 
 
-def read_picture(path: str) -> "npt.NDArray[np.uint8]":
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what people put into a folder, by name."""
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def check_header(path: str, max_pixels: int) -> None:
+    """Look at what a picture file says of itself, without decoding it.
+
+    Raises DataProblem naming the file when it is no picture or has more than `max_pixels` pixels.
+    """
+    with _named(path), open(path, "rb") as file:  # noqa: PTH123  # many, and quick
+        pictures.open_picture(file, max_pixels)
+
+
+def read_picture(path: str, max_pixels: int) -> "npt.NDArray[np.uint8]":
     """Return one picture as RGB of shape (32, 32, 3), the way the classifier will see any picture.
 
-    Raises DataProblem naming the file when it is no picture, truncated or too large.
+    Raises DataProblem naming the file when it is no picture, truncated or has more than `max_pixels` pixels.
     """
+    import numpy as np
+
+    with _named(path), open(path, "rb") as file:  # noqa: PTH123  # as above
+        found = pictures.read_picture(file, max_pixels)
+    return np.frombuffer(found.pixels, dtype=np.uint8).reshape(INPUT_SIZE, INPUT_SIZE, 3)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
     try:
-        with Image.open(path) as image:
-            size = image.width * image.height
-            if size <= MAX_PIXELS:
-                return pixels(image)
-    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more, depending on the format
-        raise DataProblem(f"{_shown(path)} cannot be read as a picture ({error}); replace or remove it") from None
-    raise DataProblem(f"{_shown(path)} has {size} pixels; at most {MAX_PIXELS} are decoded, so shrink it")
+        yield
+    except PictureRefused as refusal:
+        if refusal.code == "too_many_pixels":
+            raise DataProblem(f"{_shown(path)}: {refusal}; shrink or remove it") from None
+        raise DataProblem(f"{_shown(path)} cannot be read as a picture ({refusal}); replace or remove it") from None
+    except OSError as error:
+        raise DataProblem(f"{_shown(path)} cannot be read ({error.strerror}); repair or remove it") from None
 
 
 def _shown(path: str) -> str:
-    return "/".join(Path(path).parts[-4:])
+    return os.fsencode("/".join(Path(path).parts[-4:])).decode(errors="backslashreplace")

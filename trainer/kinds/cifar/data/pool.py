@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from trainer.contract.params import MAX_IMAGE_PIXELS
 from trainer.kinds.cifar.data.folders import DataProblem, Picture, list_folder, read_picture
 from trainer.kinds.cifar.data.preflight import check_cifar10
 from trainer.kinds.cifar.data.sources import CIFAR10_CLASSES, SYNTHETIC_CLASSES, Source, parse_source
@@ -39,8 +40,11 @@ class Pool:
     test: Part
 
 
-def open_pool(params: CifarParams, datasets_dir: Path) -> Pool:
-    """Return the images of the run's source. Raises DataProblem when it is missing or damaged."""
+def open_pool(params: CifarParams, datasets_dir: Path, max_pixels: int = MAX_IMAGE_PIXELS) -> Pool:
+    """Return the images of the run's source. Raises DataProblem when it is missing or damaged.
+
+    Pictures of a folder with more than `max_pixels` pixels are refused when they are fetched.
+    """
     source = parse_source(params.data)
     if source.kind == "synthetic":
         train = synthetic_images(params.seed, 1, params.train_size + params.validation_size)
@@ -49,7 +53,9 @@ def open_pool(params: CifarParams, datasets_dir: Path) -> Pool:
     if source.kind == "cifar10":
         return _cifar10(source, datasets_dir)
     listing = list_folder(source, datasets_dir)
-    return Pool(classes=listing.classes, train=_on_disk(listing.train), test=_on_disk(listing.test))
+    return Pool(
+        classes=listing.classes, train=_on_disk(listing.train, max_pixels), test=_on_disk(listing.test, max_pixels)
+    )
 
 
 def _cifar10(source: Source, datasets_dir: Path) -> Pool:
@@ -76,11 +82,11 @@ def _in_memory(images: Images, labels: Labels) -> Part:
     return Part(available=len(labels), fetch=fetch)
 
 
-def _on_disk(pictures: list[Picture]) -> Part:
+def _on_disk(pictures: list[Picture], max_pixels: int) -> Part:
     def fetch(ids: npt.NDArray[np.int64], progress: Progress) -> tuple[Images, Labels]:
         images = np.empty((len(ids), 32, 32, 3), dtype=np.uint8)
         for place, number in enumerate(ids):
-            images[place] = read_picture(pictures[number].path)
+            images[place] = read_picture(pictures[number].path, max_pixels)
             if place % REPORT_EVERY == REPORT_EVERY - 1:
                 progress(REPORT_EVERY)
         progress(len(ids) % REPORT_EVERY)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainer.contract.params import FieldProblem, PreflightContext
-from trainer.kinds.cifar.data.folders import DataProblem, Picture, list_folder, read_picture
+from trainer.kinds.cifar.data.folders import DataProblem, Picture, check_header, list_folder, read_picture
 from trainer.kinds.cifar.data.sources import (
     CIFAR10_FOLDER,
     CIFAR10_MD5,
@@ -21,14 +21,18 @@ from trainer.kinds.cifar.data.sources import (
 if TYPE_CHECKING:
     from trainer.kinds.cifar.params import CifarParams
 
+HEADER_SECONDS: Final = 20.0
+"""Bound of a look at all headers, which takes 0.1 ms a picture; it is taken once for a source that does not change."""
 DECODE_SECONDS: Final = 0.5
 """Time a web request spends on trying pictures; the prepare stage decodes every one before a rank starts."""
+_sound: Final[dict[Path, bytes]] = {}
+"""Folder source -> digest of the files whose headers were all found sound."""
 CPU_FLAGS_WITH_BF16: Final = frozenset({"avx512bw", "avx512_bf16", "amx_bf16", "bf16", "avx_ne_convert"})
 
 
 def preflight(params: "CifarParams", context: PreflightContext) -> list[FieldProblem]:
     """Return every reason why these parameters cannot work on this machine."""
-    return [*_precision_problems(params), *_data_problems(params, context.datasets_dir)]
+    return [*_precision_problems(params), *_data_problems(params, context)]
 
 
 def size_problems(params: "CifarParams", *, train: int, test: int) -> list[FieldProblem]:
@@ -84,8 +88,8 @@ def _md5(path: Path, _size: int, _modified: int) -> str:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _data_problems(params: "CifarParams", datasets_dir: Path) -> list[FieldProblem]:
-    source = parse_source(params.data)
+def _data_problems(params: "CifarParams", context: PreflightContext) -> list[FieldProblem]:
+    source, datasets_dir = parse_source(params.data), context.datasets_dir
     try:
         if source.kind == "cifar10":
             check_cifar10(datasets_dir)
@@ -94,14 +98,31 @@ def _data_problems(params: "CifarParams", datasets_dir: Path) -> list[FieldProbl
             listing = list_folder(source, datasets_dir)
             problems = size_problems(params, train=len(listing.train), test=len(listing.test))
             if not problems:
-                _try_pictures([*listing.train, *listing.test])
+                pictures = [*listing.train, *listing.test]
+                _check_headers(source.root(datasets_dir), pictures, context.max_image_pixels)
+                _try_pictures(pictures, context.max_image_pixels)
             return problems
     except DataProblem as problem:
         return [FieldProblem(field="data", message=str(problem))]
     return []
 
 
-def _try_pictures(pictures: Sequence[Picture]) -> None:
+def _check_headers(root: Path, pictures: Sequence[Picture], max_pixels: int) -> None:
+    """Look at the header of every picture; a source that was found sound is looked at again when a file changes."""
+    digest = hashlib.sha256(f"{max_pixels}".encode())
+    for picture in pictures:
+        digest.update(f"\0{picture.path}\0{picture.bytes}\0{picture.modified}".encode(errors="surrogateescape"))
+    if _sound.get(root) == digest.digest():
+        return
+    deadline = time.monotonic() + HEADER_SECONDS
+    for picture in pictures:
+        if time.monotonic() > deadline:
+            return
+        check_header(picture.path, max_pixels)
+    _sound[root] = digest.digest()
+
+
+def _try_pictures(pictures: Sequence[Picture], max_pixels: int) -> None:
     deadline = time.monotonic() + DECODE_SECONDS
     # A stride visits all classes of a large source early; a small source is read whole.
     stride = max(1, len(pictures) // 1000)
@@ -109,7 +130,7 @@ def _try_pictures(pictures: Sequence[Picture]) -> None:
         for picture in pictures[start::stride]:
             if time.monotonic() > deadline:
                 return
-            read_picture(picture.path)
+            read_picture(picture.path, max_pixels)
 
 
 def _precision_problems(params: "CifarParams") -> list[FieldProblem]:

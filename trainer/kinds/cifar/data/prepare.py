@@ -17,7 +17,7 @@ def run(context: StageContext) -> None:
     if params.precision == "bf16":
         _refuse_missing_bf16(context)
     context.telemetry.phase("decode", 0)
-    pool = open_pool(params, context.datasets_dir)
+    pool = open_pool(params, context.datasets_dir, context.config.max_image_pixels)
     problems = size_problems(params, train=pool.train.available, test=pool.test.available)
     if problems:
         raise DataProblem("; ".join(problem.message for problem in problems))

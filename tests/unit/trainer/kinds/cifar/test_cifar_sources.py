@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from torchvision.datasets import CIFAR10
 
+from tests.support.folder_source import save
 from trainer.contract.kinds import resolve_params
 from trainer.contract.params import PreflightContext
 from trainer.kinds.cifar.data import folders
@@ -35,11 +35,6 @@ def pictures(tmp_path: Path) -> Path:
             for number in range(count):
                 save(tmp_path / "mine" / split / name / f"{number}.png", 100 * shade + number)
     return tmp_path
-
-
-def save(path: Path, shade: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (40, 30), (shade, shade, shade)).save(path)
 
 
 def params(**given: Any) -> CifarParams:
@@ -92,31 +87,6 @@ def test_single_class_refused(pictures: Path) -> None:
 def test_too_many_classes_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "MAX_CLASSES", 1)
     assert "has 2 class folders; 2 to 1" in problems(pictures)["data"]
-
-
-def test_huge_picture_refused_undecoded(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MAX_PIXELS", 1000)
-    assert "has 1200 pixels; at most 1000 are decoded" in problems(pictures)["data"]
-
-
-@pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
-def test_unreadable_picture_named(content: bytes, pictures: Path) -> None:
-    (pictures / "mine" / "train" / "dog" / "1.png").write_bytes(content)
-    assert "mine/train/dog/1.png" in problems(pictures)["data"]
-
-
-def test_truncated_picture_named(pictures: Path) -> None:
-    path = pictures / "mine" / "train" / "dog" / "1.png"
-    noise = np.random.default_rng(1).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    path.write_bytes(path.read_bytes()[:-500])
-    assert "mine/train/dog/1.png cannot be read as a picture" in problems(pictures)["data"]
-
-
-def test_hidden_files_ignored(pictures: Path) -> None:
-    (pictures / "mine" / "train" / ".DS_Store").write_bytes(b"x")
-    (pictures / "mine" / "train" / "dog" / ".note").write_bytes(b"x")
-    assert problems(pictures) == {}
 
 
 def test_too_few_pictures_counted(pictures: Path) -> None:

@@ -35,6 +35,13 @@ AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
 TEXT_START: Final = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
 PORTABLE: Final = re.compile(rb"^P[1-7fF]\s")
 START_BYTES: Final = 4096
+JPEG_START: Final = b"\xff\xd8"
+JPEG_MARKER: Final = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+"""A marker before a segment with a length, or the end. Coded data hold neither: there, FF is followed by 00 or by a
+restart marker (D0 to D7)."""
+JPEG_SCAN: Final = 0xDA
+JPEG_ENDS: Final = frozenset({0xD8, 0xD9})
+"""End of the picture; or the start of another, where the end is missing."""
 
 
 def never_accepted(data: bytes) -> str | None:
@@ -69,11 +76,21 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """Return the number of start-of-scan markers, thumbnails included; 0 for anything but JPEG.
+    """Return the number of scans of the first picture of a JPEG file; 0 for anything but JPEG.
 
-    Entropy-coded bytes cannot form the marker, so this counts every pass a decoder makes over the picture.
+    Follows the segments as a decoder does: what lies inside one (a thumbnail), or behind the end of the first picture
+    (the others of a multi-picture file), is not decoded and does not count.
     """
-    return data.count(b"\xff\xda") if data[:2] == b"\xff\xd8" else 0
+    scans, at = 0, len(JPEG_START)
+    if data[:at] != JPEG_START:
+        return 0
+    while found := JPEG_MARKER.search(data, at):
+        marker, at = found[0][1], found.end()
+        if marker in JPEG_ENDS:
+            break
+        scans += marker == JPEG_SCAN
+        at += max(2, int.from_bytes(data[at : at + 2]))
+    return scans
 
 
 def _iso_media(start: bytes) -> str:
