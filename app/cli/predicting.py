@@ -30,6 +30,8 @@ def predict(
         emit(document)
         return
     say(f"{document['class']} ({document['confidence']:.1%})")
+    if document.get("frame") is not None:
+        say(f"the file has several pictures; this is the answer for frame {document['frame']}, the first one")
     ordered = sorted(document["probabilities"].items(), key=lambda item: -item[1])
     table(["class", "probability"], [[name, f"{value:.4f}"] for name, value in ordered])
 
