@@ -10,6 +10,7 @@ from typing import Final
 from app.runs.errors import refused
 from app.settings import Settings
 from trainer.contract.files import write_json_atomically
+from trainer.contract.leftovers import is_leftover
 
 ACQUIRED: Final = ".acquired.json"
 """Names in the data sets directory that `acquire` put there; what lies beside them was put there by hand."""
@@ -41,11 +42,11 @@ def acquired_names(settings: Settings) -> set[str]:
         names = json.loads((settings.datasets_dir / ACQUIRED).read_text())
     except (OSError, ValueError):
         return set()
-    return {name for name in names if isinstance(name, str) and Path(name).name == name and name not in {".", ".."}}
+    return {name for name in names if isinstance(name, str) and Path(name).name == name and not is_leftover(name)}
 
 
 def note_acquired(settings: Settings, names: set[str]) -> None:
     """Remember that `acquire` put `names` into the data sets directory."""
-    new = names - {ACQUIRED}
+    new = {name for name in names if not is_leftover(name)}  # a file manager may have looked in meanwhile
     if new:
         write_json_atomically(settings.datasets_dir / ACQUIRED, sorted(acquired_names(settings) | new))

@@ -7,9 +7,10 @@ from sqlalchemy import Engine
 
 from app.documents import Document
 from app.settings import Settings
-from app.storage.cleaning import ACQUIRED, acquired_names
+from app.storage.cleaning import acquired_names
 from app.storage.disk import free_bytes
 from app.storage.usage import Usage, entries, size_of, usage
+from trainer.contract.leftovers import is_leftover
 
 
 class DataSet(Document):
@@ -48,11 +49,11 @@ def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> Sto
 
 
 def data_sets(settings: Settings) -> list[DataSet]:
-    """Return every data set; sizes are measured each time."""
+    """Return every data set; sizes are measured each time. What file managers and archivers leave there is none."""
     acquired = acquired_names(settings)
     found = []
     for path in entries(settings.datasets_dir):
-        if path.name == ACQUIRED:
+        if is_leftover(path.name):  # what remembers the acquired ones included
             continue
         held = size_of(path)
         found.append(DataSet(name=path.name, bytes=held.bytes, files=held.files, acquired=path.name in acquired))
@@ -73,4 +74,6 @@ def _database_files(settings: Settings) -> list[Path]:
 
 def _other_bytes(settings: Settings) -> int:
     counted = {settings.runs_dir, settings.datasets_dir, *_database_files(settings)}
-    return sum(size_of(path).bytes for path in entries(settings.data_dir) if path not in counted)
+    others = [path for path in entries(settings.data_dir) if path not in counted]
+    others += [path for path in entries(settings.datasets_dir) if is_leftover(path.name)]
+    return sum(size_of(path).bytes for path in others)

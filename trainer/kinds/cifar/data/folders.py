@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainer.contract import pictures
+from trainer.contract.leftovers import is_leftover
 from trainer.contract.pictures import PictureRefused
 from trainer.contract.pixels import INPUT_SIZE
+from trainer.kinds.cifar.data.class_names import difference, name_problem, readable
 from trainer.kinds.cifar.data.sources import Source
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def list_folder(source: Source, datasets_dir: Path) -> Listing:
     """Return the classes and pictures of a folder source, without opening any.
 
     Raises DataProblem for a missing or unreadable folder, too few or too many classes, classes that differ between
-    train and test, an empty class or file.
+    train and test or look alike, an empty class or file.
     """
     root = source.root(datasets_dir)
     if not root.is_dir():
@@ -70,13 +72,9 @@ def list_folder(source: Source, datasets_dir: Path) -> Listing:
 
 def _classes(root: Path, source: Source) -> list[str]:
     train, test = (_class_names(root / split, source) for split in ("train", "test"))
-    if train != test:
-        only_train = sorted(set(train) - set(test))
-        only_test = sorted(set(test) - set(train))
-        raise DataProblem(
-            f"the classes of {source.folder}/train and {source.folder}/test differ: only in train "
-            f"{only_train or 'none'}, only in test {only_test or 'none'}; both need the same folders"
-        )
+    differing = difference(train, test)
+    if differing is not None:
+        raise DataProblem(f"the classes of {source.folder}/train and {source.folder}/test differ: {differing}")
     if not 2 <= len(train) <= MAX_CLASSES:
         raise DataProblem(f"{source.folder}/train has {len(train)} class folders; 2 to {MAX_CLASSES} can be told apart")
     return train
@@ -87,7 +85,11 @@ def _class_names(split: Path, source: Source) -> list[str]:
         raise DataProblem(
             f"{source.folder} has no folder {split.name}/; it needs train/ and test/, one folder per class"
         )
-    return [entry.name for entry in _entries(split) if entry.is_dir()]
+    names = [entry.name for entry in _entries(split) if entry.is_dir()]
+    problem = name_problem(names)
+    if problem is not None:
+        raise DataProblem(f"in {source.folder}/{split.name}, {problem}")
+    return names
 
 
 def _pictures(split: Path, names: list[str], source: Source) -> Iterator[Picture]:
@@ -108,7 +110,7 @@ def _pictures(split: Path, names: list[str], source: Source) -> Iterator[Picture
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """Return what people put into a folder, by name."""
     with os.scandir(folder) as entries:
-        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        return sorted((entry for entry in entries if not is_leftover(entry.name)), key=lambda entry: entry.name)
 
 
 def check_header(path: str, max_pixels: int) -> None:
@@ -145,4 +147,4 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _shown(path: str) -> str:
-    return os.fsencode("/".join(Path(path).parts[-4:])).decode(errors="backslashreplace")
+    return readable("/".join(Path(path).parts[-4:]))

@@ -2,6 +2,7 @@
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce
+from trainer.kinds.cifar.data.class_names import case_twins
 from trainer.kinds.cifar.data.folders import DataProblem
 from trainer.kinds.cifar.data.pool import Part, Pool, open_pool
 from trainer.kinds.cifar.data.preflight import size_problems
@@ -21,6 +22,9 @@ def run(context: StageContext) -> None:
     problems = size_problems(params, train=pool.train.available, test=pool.test.available)
     if problems:
         raise DataProblem("; ".join(problem.message for problem in problems))
+    for one, other in case_twins(pool.classes):
+        text = f"classes {one!r} and {other!r} differ only in upper and lower case; they are trained as two classes"
+        context.telemetry.message(text, level="warning")
     card = _write(context, params, pool)
     sizes = ", ".join(f"{size} {split}" for split, size in card.sizes.items())
     context.telemetry.message(f"data: {describe_source(params.data)}; {sizes} images of {len(card.classes)} classes")
