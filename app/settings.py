@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.places import default_data_dir
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+
+
+def _as_text(value: Any, info: ValidationInfo) -> Any:
+    """Return a value as it was given. Raises ValueError for bytes that are no text; a directory may have any name."""
+    if isinstance(value, str) and not str(info.field_name).endswith("_dir"):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("is not valid UTF-8") from None
+    return value
 
 
 class Settings(BaseSettings):
@@ -76,6 +86,8 @@ class Settings(BaseSettings):
     """`/readyz` fails below this much free disk in the data or the runs directory."""
     log_format: Literal["auto", "json", "text"] = "auto"
     """`auto`: text on a terminal, JSON lines elsewhere."""
+
+    _text = field_validator("*", mode="before")(_as_text)
 
     @field_validator("allowed_hosts", "trusted_proxies", mode="before")
     @classmethod
@@ -167,6 +179,8 @@ class ClientSettings(BaseSettings):
     port: int = Field(8000, ge=1, le=65535)
     token: SecretStr | None = None
     viewer_token: SecretStr | None = None
+
+    _text = field_validator("*", mode="before")(_as_text)
 
     @property
     def remote(self) -> bool:

@@ -94,6 +94,7 @@ def _environment(run: Run, marker: str) -> dict[str, str]:
         # The run's folder is the working folder; nothing in it may pass for a module.
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",  # logs are read as such, whatever the worker's own streams can hold
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",

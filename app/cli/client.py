@@ -35,8 +35,14 @@ class Client:
         bearer = settings.bearer if local is None else None
         self._headers = {b"Authorization": f"Bearer {bearer}".encode()} if bearer else {}
         self._url = settings.base_url if local is None else LOCAL_URL
-        self._http = httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS) if local is None else None
+        self._http = self._connection() if local is None else None
         _open.append(self)
+
+    def _connection(self) -> httpx.Client:
+        try:
+            return httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS)
+        except httpx.InvalidURL as error:
+            raise CommandError(Exit.USAGE, f"DDP_AUDIT_HOST makes no address, {self._url}: {error}") from None
 
     def close(self) -> None:
         """Let go of the service or the database."""

@@ -15,6 +15,7 @@ from app.cli.output import AsJson, RunId, emit, say, table
 from app.cli.running import say_checks
 from app.runs.telemetry.cursor import Cursor
 from app.runs.telemetry.items import EventFilter, Wanted
+from app.streams import listening
 
 Document = dict[str, Any]
 Rank = Annotated[int | None, typer.Option(min=0, help="Only this rank.")]
@@ -130,7 +131,9 @@ def events(
         _say_malformed(client.get(f"/runs/{run_id}/malformed", limit=limit), as_json=as_json)
     elif follow:
         for item in _follow(client, run_id, after, given):
-            emit(item) if as_json else say(_event_line(item))
+            emit(item) if as_json else say(_event_line(item), at_once=True)
+            if not listening():
+                return
     else:
         document = client.get(f"/runs/{run_id}/events", after=after, limit=limit, **given)
         if as_json:

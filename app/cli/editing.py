@@ -8,7 +8,7 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.output import AsJson, emit, note, say, table
+from app.cli.output import AsJson, emit, note, readable, say, table
 
 RunIds = Annotated[list[int], typer.Argument(help="Numbers of the runs.", metavar="ID [ID ...]")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
@@ -72,7 +72,14 @@ def edit(
 
 
 def _notes(given: str | None) -> str | None:
-    return sys.stdin.read() if given == "-" else given
+    if given != "-":
+        return given
+    try:
+        return readable(sys.stdin.read(), "standard input")
+    except UnicodeDecodeError:
+        raise CommandError(Exit.USAGE, "standard input is not valid UTF-8; notes are text") from None
+    except OSError as error:
+        raise CommandError(Exit.USAGE, f"standard input cannot be read: {error.strerror}") from None
 
 
 def cancel(run_ids: RunIds, as_json: AsJson = False) -> int:

@@ -16,6 +16,7 @@ class Exit(IntEnum):
     USAGE = 2
     """Also: refused parameters."""
     FAILED = 3
+    """A run failed, or the command could not do its work."""
     CANCELLED = 4
     LOST = 5
     """State lost, or reason hang or time_limit."""

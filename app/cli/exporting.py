@@ -1,6 +1,5 @@
 """`ddp-audit export`: a run, or every run of a list, as CSV, JSON or Parquet."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -9,7 +8,7 @@ import typer
 
 from app.cli.client import open_client
 from app.cli.exits import CommandError, Exit
-from app.cli.files import Output, Write, hand_over
+from app.cli.files import Output, Write, hand_over, to_output
 from app.cli.output import AsJson, say
 
 Values = Annotated[list[str] | None, typer.Option(help="Of a list, as `list` takes it; may be given several times.")]
@@ -73,7 +72,7 @@ def export(
         client.download(path, write, **asked)
 
     if as_json and output is None and chosen is Form.JSON:  # it is the one document
-        fetch(sys.stdout.buffer.write)
+        to_output(fetch, document=True)
         say("")
     else:
         hand_over(fetch, output, about, as_json=as_json, text=chosen is not Form.PARQUET)

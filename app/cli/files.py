@@ -4,14 +4,15 @@ import codecs
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.exits import CommandError, Exit
-from app.cli.output import emit, say, shown
+from app.cli.output import emit, escaped, say, shown
+from app.streams import listening, narrow
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write; without it, standard output.")]
 Write = Callable[[bytes], object]
@@ -74,10 +75,26 @@ def _new_file(path: Path) -> Iterator[Write]:
         raise CommandError(Exit.FAILED, f"{path} cannot be written: {error.strerror}") from None
 
 
+def to_output(fetch: Fetch, *, document: bool = False) -> None:
+    """Write what `fetch` brings to standard output, byte for byte, for as long as somebody reads.
+
+    With `document` it is a JSON document, written in the letters that standard output can hold.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace") if document and narrow(sys.stdout) else None
+
+    def write(piece: bytes) -> None:
+        sys.stdout.buffer.write(piece if decoder is None else escaped(decoder.decode(piece)))
+        if not listening():
+            raise BrokenPipeError
+
+    with suppress(BrokenPipeError):
+        fetch(write)
+    sys.stdout.flush()
+
+
 def _print(fetch: Fetch, *, text: bool) -> None:
     if not sys.stdout.isatty():
-        fetch(sys.stdout.buffer.write)
-        sys.stdout.flush()
+        to_output(fetch)
         return
     if not text:
         raise CommandError(Exit.USAGE, "-o FILE: this file is no text for a terminal")

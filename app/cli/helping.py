@@ -1,11 +1,14 @@
 """How `--help` reads: commands by what they are for, whole sentences at 80 columns, and no names of Python types."""
 
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from typer.core import TyperGroup
 
 from app.formats import first_clause
+from app.streams import spelled
 
 SECTIONS: Final = {
     "Run": ("run", "retry", "cancel", "kinds", "predict"),
@@ -25,12 +28,17 @@ class Group(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command whose help names what to write, not the type it is read as."""
-        command = super().get_command(ctx, cmd_name)
-        params: list[Any] = [] if command is None else list(command.params)
-        for param in params:
-            # The library has no option for this; a value on the object comes before the method of its class.
+        command: Any = super().get_command(ctx, cmd_name)
+        # The library has no option for this; a value on the object comes before the method of its class.
+        for param in [] if command is None else command.params:
             vars(param)["display_type"] = partial(spoken, param, param.display_type)
+        if command is not None:
+            vars(command)["get_help"] = partial(_spelled, partial(type(command).get_help, command))
         return command
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the overview in letters that standard output can hold."""
+        return _spelled(super().get_help, ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands section by section."""
@@ -43,6 +51,11 @@ class Group(TyperGroup):
     def _told(self, ctx: Any, name: str, limit: int) -> str:
         command = self.get_command(ctx, name)
         return brief(command.help or "", limit) if command is not None else ""
+
+
+def _spelled(help_of: Callable[[Any], str], ctx: Any) -> str:
+    # The library would write UTF-8 to an output that is told to be ASCII.
+    return spelled(help_of(ctx), sys.stdout.encoding or "utf-8")
 
 
 def spoken(param: Any, original: Any, ctx: Any) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.contract.kinds import Acquisition, DataSource, KindSpec
 
 Document = dict[str, Any]
+NO_ANSWER: Final = "the acquisition ended without an answer"
 NO_RUN: Final = {"max_runs": 0}
 """The retention policy under which only pinned runs and runs under way stay."""
 
@@ -99,12 +100,15 @@ def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
 
     before = {path.name for path in settings.datasets_dir.glob("*")}
     arguments = ["--datasets-dir", str(settings.datasets_dir), name, *(["--json"] if as_json else [])]
-    argv, environment = module_argv(_acquirer(name), *arguments), module_environment(for_children(os.environ))
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    argv = module_argv(_acquirer(name), *arguments)
+    environment = module_environment({**for_children(os.environ), "PYTHONIOENCODING": "utf-8"})
+    done = subprocess.run(argv, env=environment, capture_output=True, encoding="utf-8", check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:
         raise CommandError(Exit.USAGE, done.stderr.strip() or f"{name!r} is no data source")
     note(done.stderr.strip())
+    if "Traceback (most recent call last)" in done.stderr:  # after that Python, too, leaves with 1
+        raise CommandError(Exit.FAILED, NO_ANSWER)
     if as_json:
         emit(_document(done.stdout))
     else:
@@ -116,7 +120,7 @@ def _document(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise CommandError(Exit.FAILED, "the acquisition ended without an answer") from None
+        raise CommandError(Exit.FAILED, NO_ANSWER) from None
 
 
 def clean(

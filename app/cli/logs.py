@@ -13,6 +13,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.files import hand_over
 from app.cli.output import AsJson, RunId, emit, say
 from app.runs.telemetry.items import STREAMS, Item, OutputFilter, Wanted
+from app.streams import listening
 
 PIECE_BYTES: Final = 1 << 18
 Document = dict[str, Any]
@@ -54,7 +55,10 @@ def logs(
         if as_json:
             emit(line)
         else:
-            say(f"[{line['stage']} {line['attempt']} rank {line['rank']} {line['stream']}] {line['line']}")
+            text = f"[{line['stage']} {line['attempt']} rank {line['rank']} {line['stream']}] {line['line']}"
+            say(text, at_once=follow)
+        if not listening():
+            return
 
 
 def _download(

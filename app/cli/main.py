@@ -1,6 +1,9 @@
 """The command `ddp-audit`: every command registered, errors turned into exit codes, heavy imports left for later."""
 
 import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any, Final
 
@@ -24,7 +27,8 @@ from app.cli import (
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
 from app.cli.helping import Group
-from app.cli.output import emit, note, say
+from app.cli.output import emit, note, readable, say
+from app.streams import OutputFailed, take_over
 
 app: Final = typer.Typer(
     name="ddp-audit",
@@ -69,22 +73,26 @@ def options(
     """Take what stands before a command."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run one command and leave with its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code; without `arguments`, that of this process's own command line."""
+    if arguments is None:
+        take_over()
+        arguments = sys.argv[1:]
     try:
-        code = _run(given)
+        code = _run(arguments)
     finally:
         close_clients()
     sys.exit(int(code))
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
+    """Return what the command's exit code says; whatever went wrong is told."""
     try:
-        code = app(arguments, prog_name="ddp-audit", standalone_mode=False) or Exit.OK
+        code = app(_readable(arguments), prog_name="ddp-audit", standalone_mode=False) or Exit.OK
+        sys.stdout.flush()
     except typer.TyperException as error:
         if show := getattr(error, "show", None):  # with usage and hint; the public base class has no such method
-            show()
+            show(sys.stderr)
         else:
             note(f"ddp-audit: {error.format_message()}")
         return _answer(problem(Exit.USAGE, error.format_message()), Exit.USAGE, arguments)
@@ -93,19 +101,29 @@ def _run(arguments: list[str]) -> int:
         return _answer(error.document, error.code, arguments)
     except (KeyboardInterrupt, typer.Abort):
         code = Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        sys.stderr.close()
-        return Exit.OK
+    except OutputFailed as error:
+        note(f"ddp-audit: standard output cannot be written: {error.strerror}")
+        return Exit.FAILED
+    except Exception as error:  # Python would leave with 1, which says that an audit did not pass
+        traceback.print_exc()
+        return _answer(problem(Exit.FAILED, f"{type(error).__name__}: {error}"), Exit.FAILED, arguments)
     if code == Exit.INTERRUPTED:  # the framework, too, makes a Ctrl-C this code
         note("interrupted")
         return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)
     return code
 
 
-def _answer(document: dict[str, Any], code: int, arguments: list[str]) -> int:
+def _readable(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as text. Raises CommandError for one that is none."""
+    return [readable(text, f"argument {place}") for place, text in enumerate(arguments, start=1)]
+
+
+def _answer(document: dict[str, Any], code: int, arguments: Sequence[str]) -> int:
     """Print what went wrong where a program waits for one document, and return the exit code."""
-    if "--json" in arguments:
-        emit(document)
+    with suppress(OutputFailed):  # what went wrong first is what the exit code tells
+        if "--json" in arguments:
+            emit(document)
+        sys.stdout.flush()
     return code
 
 

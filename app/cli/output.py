@@ -1,33 +1,78 @@
 """How commands speak: tables or one JSON document on standard output, everything else on standard error."""
 
+import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from app.cli.exits import CommandError, Exit
 from app.formats import size
+from app.streams import narrow
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 TIMES = frozenset({"at", "created", "finished", "finished_at", "last_seen", "next"})
 """Columns that show moments; a name that looks like one stays as it is."""
 UNFOLDED = 10_000
 """Characters of a line that is written to no terminal."""
+WIDE: Final = re.compile(r"[^\x00-\x7f]")
+ASCII_HEAD: Final = "    \n    \n -- \n    \n    \n    \n    \n    \n"
+"""A line below the heads of columns and no other, as the table library draws a box."""
 RunId = Annotated[int, typer.Argument(help="Number of the run.", metavar="ID")]
 
 
 def emit(document: Any) -> None:
-    """Print one JSON document on a line of its own."""
-    import orjson
-
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
+    """Print one JSON document on a line of its own, in the letters that standard output can hold."""
+    sys.stdout.buffer.write(encoded(document, escape=narrow(sys.stdout)))
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
-    """Print a line for a person."""
+def encoded(document: Any, *, escape: bool) -> bytes:
+    """Return a JSON document as a line of UTF-8; with `escape`, every character beyond ASCII is an escape sequence."""
+    import orjson
+
+    try:
+        data = orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a name of a file that is no text
+        data = orjson.dumps(_without_surrogates(document), option=orjson.OPT_APPEND_NEWLINE)
+    return escaped(data.decode()) if escape else data
+
+
+def escaped(text: str) -> bytes:
+    """Return JSON, or a part of it, in ASCII. Only strings hold anything else, and there an escape sequence may be."""
+    return WIDE.sub(_escape, text).encode()
+
+
+def _escape(wide: "re.Match[str]") -> str:
+    units = wide.group().encode("utf-16-be")
+    return "".join(f"\\u{units[begin : begin + 2].hex()}" for begin in range(0, len(units), 2))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(item) for name, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def readable(text: str, what: str) -> str:
+    """Return a text from outside with its bytes read as UTF-8. Raises CommandError that names `what` it is."""
+    try:
+        return os.fsencode(text).decode() if any("\ud800" <= letter <= "\udfff" for letter in text) else text
+    except UnicodeError:
+        shown = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+        raise CommandError(Exit.USAGE, f"{what} is not valid UTF-8: {shown[:200]}") from None
+
+
+def say(text: str, *, at_once: bool = False) -> None:
+    """Print a line for a person; `at_once` where it may be a while until the next."""
     sys.stdout.write(f"{shown(text)}\n")
+    if at_once:
+        sys.stdout.flush()
 
 
 def note(text: str) -> None:
@@ -58,7 +103,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     if not rows:
         say(f"{title or columns[0].replace('_', ' ')}: none")
         return
-    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+    lines = box.Box(ASCII_HEAD, ascii=True) if narrow(sys.stdout) else box.SIMPLE_HEAD
+    look: dict[str, Any] = {"box": lines, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     drawn = Table(title=title or None, title_justify="left", **look)
     writers = [size if column == "bytes" else local_time if column in TIMES else cell for column in columns]
     writers += [cell] * len(named)

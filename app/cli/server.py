@@ -23,6 +23,7 @@ GRACE_SECONDS: Final = 3
 WORKER_SECONDS: Final = 4.0
 """Between a signal and the end of the worker; its jobs are not its children and stay."""
 INTERRUPTED: Final = 130
+UNABLE: Final = 3
 
 log = structlog.get_logger(__name__)
 
@@ -94,10 +95,10 @@ class WorkerProcess:
 
 
 def serve(settings: Settings, *, with_worker: bool) -> int:
-    """Serve until a signal and return the exit code: 0 after a TERM, 130 after Ctrl-C, 1 when the port is taken."""
+    """Serve until a signal and return the exit code: 0 after a TERM, 130 after Ctrl-C, 3 when the port is taken."""
     listener = listen(settings.host, settings.port)
     if listener is None:
-        return 1
+        return UNABLE
     host, port = listener.getsockname()[:2]
     worker = WorkerProcess(settings) if with_worker else None
     server = Server(_config(settings), worker)

@@ -138,6 +138,7 @@ def test_tokens_are_sent(tmp_path: Path) -> None:
         (("check-checkpoints", "999"), 6),
         (("compare", "1", "999"), 6),
         (("acquire", "imagenet"), 2),
+        (("acquire", "folder:nowhere"), 1),
         (("predict", "missing.png"), 2),
     ],
     ids=str,

@@ -141,7 +141,7 @@ def test_port_in_use_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start("serve", "--port", str(taken.getsockname()[1]), data_dir=tmp_path)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 3
     assert "cannot listen on 127.0.0.1 port" in errors
     assert "Traceback" not in errors
 
