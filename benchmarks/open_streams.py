@@ -104,6 +104,7 @@ class LiveRun:
         with write_session(self._engine) as session:
             session.get_one(Run, self.id).worker_id = "bench"
         paths = RunPaths(settings.runs_dir / str(self.id)).attempt("train", 1)
+        paths.root.mkdir(parents=True)
         self._writer = EventWriter(paths.events(0))
         self._intake = Intake(
             self._engine, run_id=self.id, worker_id="bench", stage="train", attempt=1, paths=paths

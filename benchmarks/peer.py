@@ -153,6 +153,7 @@ def writing_here(settings: Settings, steps: int) -> float:
     with write_session(engine) as session:
         session.get_one(Run, run_id).worker_id = "bench"
     paths = RunPaths(settings.runs_dir / str(run_id)).attempt("train", 1)
+    paths.root.mkdir(parents=True)
     intake = Intake(engine, run_id=run_id, worker_id="bench", stage="train", attempt=1, paths=paths)
     began = time.perf_counter()
     writer = EventWriter(paths.events(0))

@@ -64,6 +64,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
         run_id = add_run(service.engine, "running", moves=("starting",))
         add_stages(service.engine, run_id, {"train": "running"})
         paths = RunPaths(service.settings.runs_dir / str(run_id)).attempt("train", 1)
+        paths.root.mkdir(parents=True)
         with write_session(service.engine) as session:
             session.get_one(Run, run_id).worker_id = "bench"
         intake = Intake(service.engine, run_id=run_id, worker_id="bench", stage="train", attempt=1, paths=paths)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 
 from trainer.common.process import die_with_parent
 from trainer.contract import forking
+from trainer.contract.files import make_folder
 from trainer.contract.forking import Job
 from trainer.contract.paths import AttemptPaths
 
@@ -86,7 +87,7 @@ class RankProcess(subprocess.Popen[bytes]):
         self.rank, self.local_rank = int(env["RANK"]), int(env["LOCAL_RANK"])
         argv = [str(word) for word in (options["args"] if "args" in options else args[0])]
         out, err = (self.paths.log(self.rank, name) for name in ("stdout", "stderr"))
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent, within=self.paths.run)
         command = forking.module_command(argv)
         if self.waiting and command is not None:
             self._wake(command, env, str(out), str(err), new_session=bool(options.get("start_new_session")))

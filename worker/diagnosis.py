@@ -156,6 +156,14 @@ def supervisor_lost(facts: Facts) -> str:
     )
 
 
+def folder_gone(facts: Facts) -> str:
+    """Return the text when the run's folder was removed by hand while the run went on."""
+    return (
+        f"The folder of the run was removed while stage {facts.stage} ran, so nobody could write down how its ranks "
+        f"ended. {processes_ended(facts)}"
+    )
+
+
 def rebooted(facts: Facts) -> str:
     """Return the text when the machine went down under the run."""
     return (

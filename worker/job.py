@@ -91,6 +91,7 @@ class Job:
         try:
             kind = kinds()[self.run.kind]
             stages = kind.stages(kind.params.model_validate(self.run.params))
+            records.make_run_folder(self.office.engine, self.run_id, self.office.me, self.paths.root)
             if not self.paths.config.exists():
                 write_json_atomically(self.paths.config, self._config().model_dump(mode="json"))
         except (KeyError, ValueError, OSError) as error:

@@ -48,7 +48,7 @@ def judge(facts: Facts) -> Outcome:
         return _stopped(facts)
     if facts.fate is Fate.NO_SPACE:
         return _failed(Reason.DISK_FULL, None, facts, diagnosis.supervisor_without_space(facts))
-    if facts.fate in {Fate.LOST, Fate.REBOOTED}:
+    if facts.fate in {Fate.LOST, Fate.GONE, Fate.REBOOTED}:
         return _lost(facts)
     return _ended_by_itself(facts)
 
@@ -72,12 +72,12 @@ def _stopped(facts: Facts) -> Outcome:
 
 
 def _lost(facts: Facts) -> Outcome:
-    rebooted = facts.fate is Fate.REBOOTED
+    texts = {Fate.REBOOTED: diagnosis.rebooted, Fate.GONE: diagnosis.folder_gone}
     return Outcome(
         state=State.LOST,
-        reason=Reason.NODE_FAILURE if rebooted else Reason.WORKER_LOST,
+        reason=Reason.NODE_FAILURE if facts.fate is Fate.REBOOTED else Reason.WORKER_LOST,
         failure=_failure(None, facts),
-        diagnosis=diagnosis.rebooted(facts) if rebooted else diagnosis.supervisor_lost(facts),
+        diagnosis=texts.get(facts.fate, diagnosis.supervisor_lost)(facts),
     )
 
 

@@ -1,6 +1,7 @@
 """What the worker writes about its runs beyond events: stages, attempts, ranks, moves; each write checks the lease."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Engine, delete, update
@@ -72,6 +73,18 @@ def owned(session: Session, run_id: int, me: Me) -> Run:
     if run.worker_id != me.id:
         raise LeaseLost(f"run {run_id} is no longer this worker's")
     return run
+
+
+def make_run_folder(engine: Engine, run_id: int, me: Me, folder: Path) -> None:
+    """Make the folder of a run that is about to start. Raises LeaseLost, queue.UnknownRun, OSError.
+
+    The database holds its lock meanwhile: a worker that was stopped until its run had ended elsewhere and was deleted
+    must not bring it back.
+    """
+    with write_session(engine) as session:
+        if State(owned(session, run_id, me).state).is_final:
+            raise LeaseLost(f"run {run_id} has ended")
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def plan_stages(engine: Engine, run_id: int, me: Me, stages: Sequence[StagePlan]) -> None:

@@ -167,19 +167,18 @@ def figures(run_id: RunId, as_json: AsJson = False) -> None:
     from pydantic import TypeAdapter
 
     from app.figures.write import draw_panels
-    from trainer.contract.paths import RunPaths
     from trainer.contract.result import Panel
 
     client = open_client()
     document = client.get(f"/runs/{run_id}/result")
-    folder = Path(f"run-{run_id}-figures").absolute()
-    if not client.remote:
-        folder = RunPaths(client.settings.runs_dir / str(run_id)).artifacts / "figures"
+    folder, within = _figures_folder(client, run_id)
     try:
-        paths = draw_panels(TypeAdapter(list[Panel]).validate_python(document["panels"]), folder)
+        paths = draw_panels(TypeAdapter(list[Panel]).validate_python(document["panels"]), folder, within=within)
     except ValueError as error:
-        raise CommandError(Exit.NOT_PASSED, f"the result of run {run_id} is not valid: {error}") from None
+        raise CommandError(Exit.FAILED, f"the result of run {run_id} is not valid: {error}") from None
     except OSError as error:
+        if not within.is_dir():
+            client.get(f"/runs/{run_id}")  # says that it was deleted meanwhile
         raise CommandError(Exit.FAILED, f"{folder} cannot be written: {error.strerror}") from None
     if as_json:
         emit({"run_id": run_id, "items": [str(path) for path in paths]})
@@ -187,3 +186,14 @@ def figures(run_id: RunId, as_json: AsJson = False) -> None:
     for path in paths:
         say(str(path))
     note(f"{len(paths)} files")
+
+
+def _figures_folder(client: Client, run_id: int) -> tuple[Path, Path]:
+    """Return where the figures of a run go, and the folder that must be there already."""
+    from trainer.contract.paths import RunPaths
+
+    if client.remote:
+        here = Path.cwd()
+        return here / f"run-{run_id}-figures", here
+    paths = RunPaths(client.settings.runs_dir / str(run_id))
+    return paths.artifacts / "figures", paths.root

@@ -17,8 +17,11 @@ from trainer.contract.result import Panel
 FORMATS: Final = ("svg", "png")
 
 
-def draw_panels(panels: Sequence[Panel], folder: Path) -> list[Path]:
-    """Draw the panels of a result into `folder` and return the files, in their order. Raises OSError."""
+def draw_panels(panels: Sequence[Panel], folder: Path, *, within: Path) -> list[Path]:
+    """Draw the panels of a result into `folder` and return the files, in their order.
+
+    `folder` is made inside `within`, which must be there. Raises OSError, of that FileNotFoundError where it is gone.
+    """
     written: list[Path] = []
     # With a fixed salt the same result gives the same bytes; text stays text, and no `$` in it starts a formula.
     with mpl.rc_context({"svg.hashsalt": "ddp-audit", "svg.fonttype": "none", "text.parse_math": False}):
@@ -29,7 +32,7 @@ def draw_panels(panels: Sequence[Panel], folder: Path) -> list[Path]:
             name = f"{number:02d}-{slug(panel.title)}"
             for kind in FORMATS:
                 path = folder / f"{name}.{kind}"
-                write_bytes_atomically(path, _bytes(figure, kind))
+                write_bytes_atomically(path, _bytes(figure, kind), within=within)
                 written.append(path)
     return written
 

@@ -1,5 +1,7 @@
 """Deleting a run: marked first, then its files, then its rows, so that a crash in the middle can be finished later."""
 
+import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +19,12 @@ from app.runs.ordering import LARGEST_ID
 from app.runs.states import State
 from app.settings import Settings
 
+DELETED: Final = ".deleted-"
+"""Before the number of a run whose folder is being removed, in the name it has meanwhile."""
+PART: Final = ".part"
+"""End of a name that is not a thing's own yet, or not any more."""
+ATTEMPTS: Final = 5
+"""Looks at a folder in which somebody still writes."""
 ROWS_PER_TRANSACTION: Final = 20_000
 """Deleting a million events in one transaction would keep the worker waiting."""
 
@@ -87,8 +95,15 @@ def _delete_some(engine: Engine, table: type[RunEvent | MetricChunk], run_id: in
 
 
 def remove_folder(runs_dir: Path, run_id: int) -> None:
-    """Remove `<runs dir>/<id>`; a link in its place is removed, never what it points to."""
-    remove_path(runs_dir / str(run_id))
+    """Remove `<runs dir>/<id>`; a link in its place is removed, never what it points to.
+
+    The name goes first, in one move: from then on a late writer, who makes no run's folder, finds nowhere to write.
+    """
+    folder, aside = runs_dir / str(run_id), runs_dir / f"{DELETED}{run_id}{PART}"
+    remove_path(aside)  # of a removal that was interrupted
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(aside)
+    remove_path(aside)
 
 
 def remove_path(path: Path) -> None:
@@ -99,11 +114,18 @@ def remove_path(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    try:
-        shutil.rmtree(path, onerror=_unless_gone)
-    except PermissionError:
-        _open_folders(path)
-        shutil.rmtree(path, onerror=_unless_gone)
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            shutil.rmtree(path, onerror=_unless_gone)
+        except PermissionError:
+            if not attempts_left:
+                raise
+            _open_folders(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not attempts_left:  # somebody has just written into it
+                raise
+        else:
+            return
 
 
 def _open_folders(root: Path) -> None:

@@ -20,7 +20,7 @@ from app.documents import Document
 from app.runs.errors import Conflict
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import LARGEST_ID
-from app.runs.removal import remove_path
+from app.runs.removal import DELETED, PART, remove_path
 from app.runs.states import FINAL
 from app.settings import Settings
 from app.storage.usage import entries, size_of
@@ -29,8 +29,6 @@ QUIET_SECONDS: Final = 600.0
 """Something written more recently may belong to work under way."""
 ASIDE: Final = ".orphan-"
 """Prefix of what was set aside to be removed."""
-PART: Final = ".part"
-"""End of a name that is not a thing's own yet, or not any more."""
 
 What = Literal["folder_without_run", "folder_elsewhere", "run_without_folder", "stray_file", "set_aside"]
 LEFT_ALONE: Final = frozenset({"folder_elsewhere", "run_without_folder"})
@@ -104,23 +102,23 @@ def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
     Entries of the runs directory whose names the product never gives are not its own and are not looked at.
     """
     with read_session(engine) as session:
-        rows = session.execute(select(col(Run.id), col(Run.state), col(Run.started_at))).all()
-    known = {run_id for run_id, _state, _started in rows}
+        rows = session.execute(select(col(Run.id), col(Run.state), col(Run.started_at), col(Run.deleting))).all()
+    known = {row[0] for row in rows}
     own = settings.runs_dir.resolve().is_relative_to(settings.data_dir.resolve())
     folder_without_run: What = "folder_without_run" if own else "folder_elsewhere"
     found: list[Orphan] = []
     for entry in entries(settings.runs_dir):
         if not _quiet(entry):
             continue
-        if entry.name.startswith((ASIDE, ".replaced-", ".restore-")):
+        if entry.name.startswith((ASIDE, DELETED, ".replaced-", ".restore-")):
             found.append(Orphan(what="set_aside", path=entry, bytes=_bytes(entry)))
         elif _is_number(entry.name) and int(entry.name) not in known:
             found.append(Orphan(what=folder_without_run, path=entry, bytes=_bytes(entry), run_id=int(entry.name)))
-    for run_id, state, started_at in rows:
+    for run_id, state, started_at, deleting in rows:
         folder = settings.runs_dir / str(run_id)
-        if started_at is not None and state in FINAL and not folder.exists():
+        if started_at is not None and state in FINAL and not deleting and not folder.exists():
             found.append(Orphan(what="run_without_folder", path=folder, bytes=0, run_id=run_id))
-    ended = {run_id for run_id, state, _started in rows if state in FINAL}
+    ended = {row[0] for row in rows if row[1] in FINAL}
     found += _stray_files(settings, ended)
     return found
 

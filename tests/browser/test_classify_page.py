@@ -30,6 +30,7 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     run_id = add_run(engine, "succeeded", kind="cifar", verdict="pass", reason="completed", params={"mode": "no_sync"})
     engine.dispose()
     path = model_path(settings.runs_dir, run_id, "cifar", {"mode": "no_sync"})
+    path.parent.mkdir(parents=True)
     save_model(path, network(), classes=CLASSES, seed=47)
     yield from serve(settings.data_dir, "--no-worker")
 

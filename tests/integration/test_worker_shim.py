@@ -1,6 +1,7 @@
 """The supervisor alone: what it reports of a process, whom it ends, and that two never have one attempt."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,16 @@ def test_stop_ends_deaf_and_stopped(start: Any) -> None:
     assert found["stop"]["processes_left"] == 0
     assert found["ranks"][0]["signal"] == 9
     assert not processes.carrying(MARKER, found["marker"])
+
+
+def test_folder_removed_under_it_is_told_and_not_made_again(start: Any) -> None:
+    code = "import os, time; print('ready', flush=True)\nwhile os.path.exists('attempt_1'): time.sleep(0.01)"
+    handle, paths = start(code)
+    wait_for(paths.log(0, "stdout"), "ready")
+    shutil.rmtree(paths.root)
+    until_ended(handle)
+    assert handle.status().fate is Fate.GONE
+    assert not paths.root.exists()
 
 
 def test_helpers_do_not_outlive_the_process(start: Any) -> None:

@@ -29,6 +29,7 @@ def add_checkpoint(
 ) -> Path:
     """Write a sound checkpoint without tensors and return its directory; `name` is another spelling of it."""
     directory = root / (name or f"step-{step:04d}")
+    directory.mkdir(parents=True, exist_ok=True)
     files = {}
     for rank in (None, *range(world_size)):
         path = directory / file_of(rank)

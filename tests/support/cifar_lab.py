@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.common.sync_counter import SyncCounter
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import RunPaths
 from trainer.kinds.cifar.data.split import PreparedData
 from trainer.kinds.cifar.facts import MemoryFacts
@@ -73,6 +73,7 @@ def train(
 ) -> Training:
     """Train with `changes` to the parameters, and leave the facts; `breaking` plants a fault before the first step."""
     lab = RunPaths(context.paths.work / "lab" / name)
+    make_folder(lab.work, within=context.paths.root)
     card = PreparedData(context.paths).card()
     params = context.params.model_copy(update=changes)
     here = replace(context, params=params)

@@ -22,6 +22,7 @@ def stage_context(
 ) -> StageContext:
     """Return the context of one rank of a run in `root`; `given` are the kind's parameters."""
     spec, paths = kinds()[kind], RunPaths(root)
+    root.mkdir(exist_ok=True)  # as the worker does
     params = resolve_params(spec, None, given)
     return StageContext(
         config=RunConfig(

@@ -16,7 +16,7 @@ from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.common.sync_counter import SyncCounter, SyncWindow
 from trainer.common.window import RULES, Counts, accumulate
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import RunPaths
 from trainer.kinds.token_parity.distributed import WindowAudit, describe
 from trainer.kinds.token_parity.handover import Handover, write_document
@@ -92,7 +92,7 @@ def run(context: StageContext) -> None:
             "branches": unused_branches(group),
             "crumb": [group.telemetry.crumb.collective, group.telemetry.crumb.inside],
         }
-        write_json_atomically(context.paths.work / f"lab-rank{group.rank}.json", found)
+        write_json_atomically(context.paths.work / f"lab-rank{group.rank}.json", found, within=context.paths.root)
         for variant in RULES:
             plant(context, group, variant)
         group.barrier("end of the lab")
@@ -163,7 +163,7 @@ def plant(context: StageContext, group: Group, variant: str) -> None:
     audit = WindowAudit(group, shape.seed, batches, RULES[variant])
     gradients, empty, signed = audit.gradients(), audit.empty_window(), signed_gradients(group)
     handover = Handover(RunPaths(context.paths.work / variant))
-    handover.paths.work.mkdir(parents=True, exist_ok=True)
+    make_folder(handover.paths.work, within=context.paths.root)
     torch.save(gradients, handover.gradients(group.rank))
     report = {**audit.report, **describe(group), "empty_window": empty, "signed": signed}
     write_document(handover.report(group.rank), {**report, "data_lock": data_lock(shape)})

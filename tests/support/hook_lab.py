@@ -36,7 +36,7 @@ def run(context: StageContext) -> None:
             for name, make in ways.items()
             for dtype in ("float32", "float64")
         }
-        write_json_atomically(context.paths.work / f"bits-rank{group.rank}.json", found)
+        write_json_atomically(context.paths.work / f"bits-rank{group.rank}.json", found, within=context.paths.root)
 
 
 def train(group: Group, make: Callable[[], SyncCounter] | None, dtype: torch.dtype) -> str:

@@ -59,7 +59,7 @@ def run(context: StageContext) -> None:
         ):
             found[case.__name__] = case(bench)
             group.barrier(f"end of {case.__name__}")
-        write_json_atomically(context.paths.work / f"ranks-{group.rank}.json", found)
+        write_json_atomically(context.paths.work / f"ranks-{group.rank}.json", found, within=context.paths.root)
 
 
 class Bench:
@@ -67,6 +67,7 @@ class Bench:
 
     def __init__(self, context: StageContext, group: Group) -> None:
         self.rank, self.group, self.root = group.rank, group, context.paths.work
+        self.run_root = context.paths.root
         self.identity = Identity(kind="lab", config={}, data_lock="", world_size=group.world_size)
 
     def state(self, momentum: float = 0.0) -> TrainingState:
@@ -76,7 +77,7 @@ class Bench:
 
     def store(self, name: str) -> CheckpointStore:
         """Return the store of one case."""
-        return CheckpointStore(self.root / name, self.identity)
+        return CheckpointStore(self.root / name, self.identity, run_root=self.run_root)
 
     def outcome(self, action: Callable[[], Any]) -> str:
         """Return how `action` ended, as text."""

@@ -33,7 +33,8 @@ class Lab:
         """Return the checkpoints of one trajectory."""
         identity = Identity.of(self.context, data_lock(plan_shape(self.params)), free=FREE)
         config = {**identity.config, "variant": self.params.variant}
-        return CheckpointStore(self.root / name, replace(identity, config=config))
+        run_root = self.context.paths.root
+        return CheckpointStore(self.root / name, replace(identity, config=config), run_root=run_root)
 
     def train(
         self,

@@ -66,6 +66,7 @@ class LocalRun:
             resume_from=None if resume_from is None else str(resume_from),
         )
         paths = RunPaths(root)
+        root.mkdir(parents=True, exist_ok=True)  # as the worker does
         write_json_atomically(paths.config, config.model_dump(mode="json"))
         return cls(
             paths=paths,

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 
 from trainer.contract.crumb import CrumbWriter
 from trainer.contract.events import EventWriter
+from trainer.contract.files import make_folder
 from trainer.contract.paths import AttemptPaths
 
 
 class Telemetry:
-    """Events and breadcrumb of one rank of one attempt."""
+    """Events and breadcrumb of one rank of one attempt. Raises FileNotFoundError when the run's folder is gone."""
 
     def __init__(self, paths: AttemptPaths, rank: int) -> None:
+        make_folder(paths.root, within=paths.run)
         self._events = EventWriter(paths.events(rank))
         self.crumb = CrumbWriter(paths.breadcrumb(rank))
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.common.witness_facts import WindowEvidence
+from trainer.contract.files import make_folder
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "int": 4, "long int": 8, "long": 8,
@@ -62,11 +63,12 @@ def all_reduce_sizes(events: Sequence[Mapping[str, Any]], backend: str) -> list[
 class ProfilerWitness:
     """Records sampled windows on one rank and reads its evidence from the traces it has written."""
 
-    def __init__(self, model: nn.Module, *, backend: str, traces: Path) -> None:
-        """`traces` is the folder the first windows' traces stay in, for Perfetto or Chrome."""
+    def __init__(self, model: nn.Module, *, backend: str, traces: Path, within: Path) -> None:
+        """`traces` is the folder, inside `within`, the first windows' traces stay in, for Perfetto or Chrome."""
         # Kineto greets every start and stop on standard error; the rank's log is for its own words.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        self._model_bytes, self._backend, self._traces = gradient_bytes(model), backend, traces
+        self._model_bytes, self._backend = gradient_bytes(model), backend
+        self._traces, self._within = traces, within
         self._on_gpu = any(parameter.is_cuda for parameter in model.parameters())
         self.windows: list[WindowEvidence] = []
 
@@ -84,7 +86,7 @@ class ProfilerWitness:
         self.windows.append(self._evidence(recording, step))
 
     def _evidence(self, recording: profile, step: int) -> WindowEvidence:
-        self._traces.mkdir(parents=True, exist_ok=True)
+        make_folder(self._traces, within=self._within)
         path = self._traces / f"window-{step:04d}.json.gz"
         recording.export_chrome_trace(str(path))
         with gzip.open(path, "rt") as handle:

@@ -41,10 +41,9 @@ class Crumb:
 
 
 class CrumbWriter:
-    """Writes the breadcrumb of this process."""
+    """Writes the breadcrumb of this process. Raises FileNotFoundError when its folder is not there."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w+b") as handle:
             handle.truncate(2 * PLACE)
             self._map = mmap.mmap(handle.fileno(), 2 * PLACE)

@@ -65,10 +65,12 @@ def encodable(value: Any) -> Any:
 
 
 class EventWriter:
-    """Appends event lines to one file, whole lines only, visible to a reader as soon as written."""
+    """Appends event lines to one file, whole lines only, visible to a reader as soon as written.
+
+    Raises FileNotFoundError when its folder is not there.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._seq = 0
 

@@ -14,6 +14,11 @@ class AttemptPaths:
     root: Path
     """`<runs dir>/<run id>/<stage>/attempt_<n>`"""
 
+    @property
+    def run(self) -> Path:
+        """Folder of the run."""
+        return self.root.parent.parent
+
     def events(self, rank: int) -> Path:
         """Event lines of one rank."""
         return self.root / f"rank{rank}.jsonl"

@@ -41,6 +41,8 @@ class Fate(StrEnum):
     """Its supervisor is gone and left no exit.json."""
     REBOOTED = "rebooted"
     """The machine was started anew in between."""
+    GONE = "gone"
+    """The folder of the run was removed under it, so there was nowhere to report to."""
     NO_SPACE = "no_space"
     """exit.json could not be written."""
     NOT_STARTED = "not_started"

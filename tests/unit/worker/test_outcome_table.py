@@ -157,6 +157,7 @@ def test_finished_rank_is_no_cause_of_late_error() -> None:
         ([rank(0, exit_code=7)], {}, Reason.RANK_EXIT),
         ([rank(0, exit_code=0)], {}, Reason.RANK_EXIT),
         ([], {"fate": Fate.LOST}, Reason.WORKER_LOST),
+        ([], {"fate": Fate.GONE}, Reason.WORKER_LOST),
         ([], {"fate": Fate.REBOOTED}, Reason.NODE_FAILURE),
         ([rank(0, signal=15)], {"stop_reason": Reason.HANG}, Reason.HANG),
         ([rank(0, signal=15)], {"stop_reason": Reason.TIME_LIMIT}, Reason.TIME_LIMIT),

@@ -20,6 +20,7 @@ from trainer.common.checkpoints.ranks import Ranks
 from trainer.common.checkpoints.state import TrainingState
 from trainer.common.telemetry import Telemetry
 from trainer.contract.checkpoints import CheckpointInfo, list_checkpoints, newest_valid
+from trainer.contract.files import make_folder
 from trainer.contract.manifest import (
     MANIFEST,
     FileEntry,
@@ -167,7 +168,7 @@ class CheckpointStore:
             self._removal.result()
 
     def _open_aside(self, step: int) -> Path:
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root, within=self._run_root)
         self.settle()
         for stale in self.root.glob(f".step-*{ASIDE}"):  # of a save that was killed; nobody else saves here
             shutil.rmtree(stale)

@@ -128,7 +128,7 @@ class ModeFacts(Facts):
 
     def save(self, paths: RunPaths) -> None:
         """Write the facts for the audit stage. Raises OSError."""
-        write_bytes_atomically(_file(paths, self.mode), self.model_dump_json(indent=1).encode())
+        write_bytes_atomically(_file(paths, self.mode), self.model_dump_json(indent=1).encode(), within=paths.root)
 
     @classmethod
     def load(cls, paths: RunPaths, mode: str) -> Self:

@@ -54,7 +54,8 @@ class Handover:
 
 def write_document(path: Path, document: Any) -> None:
     """Write JSON atomically. NaN stays NaN, as Python's reader takes it: nobody else reads these files."""
-    write_bytes_atomically(path, json.dumps(document, indent=1).encode())
+    run = path.parent.parent
+    write_bytes_atomically(path, json.dumps(document, indent=1).encode(), within=run)
 
 
 def read_document(path: Path) -> Any:

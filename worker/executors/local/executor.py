@@ -36,8 +36,7 @@ class LocalExecutor:
 
     def start(self, plan: AttemptPlan) -> LocalHandle:
         """Write plan.json; the supervisor itself starts with the handle's first status. Raises OSError."""
-        plan.paths.root.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(plan.paths.plan, self._document(plan))
+        write_json_atomically(plan.paths.plan, self._document(plan), within=plan.paths.run)
         handle = LocalHandle(plan, self._gpus, begin=self._begin)
         handle.status()
         return handle

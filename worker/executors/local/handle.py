@@ -12,7 +12,7 @@ from app.host.processes import STOPPED_STATES, Identity, boot_id
 from worker.executors.base import Fate, Phase, RankProcess, RankUse, Reference, Status
 from worker.executors.local.gpus import GpuWatch
 from worker.executors.local.ranks_seen import RanksSeen
-from worker.executors.local.shim import EXIT_CANNOT_WRITE
+from worker.executors.local.shim import EXIT_CANNOT_WRITE, EXIT_GONE
 from worker.executors.local.warm import Child
 from worker.facts import read_json
 from worker.log import log
@@ -23,6 +23,8 @@ SHIM_START_SECONDS: Final = 2.0
 """A supervisor that an earlier worker was about to start writes shim.json within this time, or never began."""
 DESTROY_SECONDS: Final = 5.0
 """How long processes that got SIGKILL may take to vanish."""
+FATES: Final[dict[int | None, Fate]] = {EXIT_CANNOT_WRITE: Fate.NO_SPACE, EXIT_GONE: Fate.GONE}
+"""What a supervisor without a report says with its exit code."""
 Begin = Callable[[AttemptPlan], Child | None]
 """Starts the supervisor; None while a moment's patience gives a quicker start."""
 
@@ -167,7 +169,7 @@ class LocalHandle:
         if written is not None and written != identity:  # another supervisor has the attempt
             self.identity, self._child = None, None
             return Status(phase=Phase.LOOKING)
-        self._final = self._lost(Fate.NO_SPACE if code == EXIT_CANNOT_WRITE else Fate.LOST)
+        self._final = self._lost(FATES.get(code, Fate.LOST))
         return self._final
 
     def _lost(self, fate: Fate) -> Status:

@@ -3,7 +3,8 @@
 Runs in a session of its own and adopts orphans (child subreaper), so no descendant escapes it, whatever session it made
 for itself. TERM is passed on once; from then on, or from the first failed rank, one deadline runs, after which every
 descendant gets KILL. Standard library only: it must start fast and live with nothing but the files of its attempt.
-Exit codes: 0 exit.json was written; 74 it could not be (disk full); 75 another shim has this attempt.
+Exit codes: 0 exit.json was written; 73 its folder is gone; 74 it could not be written (disk full); 75 another shim has
+this attempt.
 """
 
 import ctypes
@@ -18,13 +19,14 @@ from typing import Any, Final
 
 from app.host import processes
 from app.host.processes import Identity
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import AttemptPaths
 from worker.executors.local.main_process import Main, start_main
 from worker.executors.local.memory import oom_kills
 from worker.executors.local.ranks import Ranks
 from worker.marker import MARKER
 
+EXIT_GONE: Final = 73
 EXIT_CANNOT_WRITE: Final = 74
 EXIT_TAKEN: Final = 75
 PR_SET_CHILD_SUBREAPER: Final = 36  # from linux/prctl.h
@@ -101,7 +103,7 @@ class Shim:
     def _start(self) -> None:
         alone = self.plan["launcher"] == "python"
         if alone:
-            self.paths.log(0, "stdout").parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.paths.log(0, "stdout").parent, within=self.paths.run)
         self.main = start_main(
             [str(word) for word in self.plan["argv"]],
             cwd=str(self.plan["cwd"]),
@@ -208,8 +210,7 @@ class Shim:
         try:
             write_json_atomically(self.paths.exit, document)
         except OSError as error:
-            sys.stderr.write(f"exit.json cannot be written: {error}\n")
-            return EXIT_CANNOT_WRITE
+            return _failed("exit.json cannot be written", error)
         return 0
 
 
@@ -219,8 +220,12 @@ def main() -> int:
     try:
         return Shim(json.loads(plan_path.read_text()), AttemptPaths(plan_path.parent)).run()
     except OSError as error:
-        sys.stderr.write(f"the supervisor cannot write its files: {error}\n")
-        return EXIT_CANNOT_WRITE
+        return _failed("the supervisor cannot write its files", error)
+
+
+def _failed(what: str, error: OSError) -> int:
+    sys.stderr.write(f"{what}: {error}\n")
+    return EXIT_GONE if isinstance(error, FileNotFoundError) else EXIT_CANNOT_WRITE
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
 from trainer.common.model_file import save_model
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS
 
 from .drawing import DIRECTIONS, picture, stored_contrast
@@ -71,7 +71,7 @@ def digest(network: nn.Module) -> str:
 def write(context: StageContext, network: StripesNet, history: dict[str, Any]) -> None:
     """Write what the next stage, the verifier and the classifier read."""
     folder = context.paths.artifacts / "fit"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, within=context.paths.root)
     save_model(
         folder / "model.pt",
         network,

@@ -13,7 +13,7 @@ from trainer.contract.result import Line, SeriesPanel
 
 def test_figures_are_written_and_repeatable(tmp_path: Path) -> None:
     folder = tmp_path / "figures"
-    written = draw_panels(every_panel(), folder)
+    written = draw_panels(every_panel(), folder, within=tmp_path)
     names = {path.stem for path in written}
     assert names == {"02-absolute-errors", "03-loss", "04-tokens", "05-synchronisations", "06-confusions-no-sync"}
     assert {path.parent for path in written} == {folder}
@@ -24,12 +24,12 @@ def test_figures_are_written_and_repeatable(tmp_path: Path) -> None:
         else:
             assert path.read_text().lstrip().startswith("<?xml")
     before = {path: path.read_bytes() for path in written}
-    assert {path: path.read_bytes() for path in draw_panels(every_panel(), folder)} == before
+    assert {path: path.read_bytes() for path in draw_panels(every_panel(), folder, within=tmp_path)} == before
 
 
 def test_odd_texts_and_numbers_are_drawn(tmp_path: Path) -> None:
     panel = SeriesPanel(title="$\\frac{1}$ <b>", x=[1, 2], lines=[Line(name="$x$ & y", y=["NaN", "Infinity"])])
-    svg, _ = draw_panels([panel], tmp_path)
+    svg, _ = draw_panels([panel], tmp_path, within=tmp_path)
     assert "&lt;b&gt;" in svg.read_text()
     assert slug("$\\frac{1}$ <b>") == "frac-1-b"
     assert slug("…") == "panel"

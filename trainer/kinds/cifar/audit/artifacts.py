@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.contract.files import make_folder
 from trainer.contract.paths import RunPaths
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def baseline(train_counts: Sequence[int], test_counts: Sequence[int]) -> tuple[i
     return majority, test_counts[majority] / sum(test_counts)
 
 
-def save_image(path: Path, pixels: "npt.NDArray[np.uint8]", scale: int = 1) -> None:
-    """Write one image (32, 32, 3) as PNG, every pixel enlarged to `scale` x `scale`."""
+def save_image(path: Path, pixels: "npt.NDArray[np.uint8]", scale: int = 1, *, within: Path) -> None:
+    """Write one image (32, 32, 3) as PNG, every pixel enlarged to `scale` x `scale`; `within` is the run's folder."""
     from PIL import Image
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, within=within)
     Image.fromarray(pixels.repeat(scale, axis=0).repeat(scale, axis=1)).save(path)

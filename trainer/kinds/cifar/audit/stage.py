@@ -7,6 +7,7 @@ import numpy as np
 from trainer.common.context import StageContext
 from trainer.common.machine import cpu_model
 from trainer.common.process import announce, versions
+from trainer.contract.files import make_folder
 from trainer.contract.result import Check, Environment, ImageItem, Panel, Result, headline_of, verdict_of
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, save_image, top_confusions
 from trainer.kinds.cifar.audit.checks import artifacts_check, confusion_check, count_checks, mode_of
@@ -127,6 +128,7 @@ def write_documents(context: StageContext, facts: ModeFacts, card: DataCard) -> 
         confusion_matrix=facts.test.confusion,
         top_confusions=[Confusion.model_validate(item) for item in top_confusions(facts.test.confusion, card.classes)],
     )
+    make_folder(artifacts.root, within=context.paths.root)
     save_history(artifacts.history, rows)
     save_report(artifacts.report, report)
 
@@ -135,7 +137,7 @@ def write_images(context: StageContext, facts: ModeFacts, card: DataCard) -> lis
     """Write the sample and a few examples of each frequent confusion; return the examples' captions."""
     artifacts = ModeArtifacts(context.paths, facts.mode)
     images, labels = PreparedData(context.paths).read("test")
-    save_image(artifacts.sample, images[0])
+    save_image(artifacts.sample, images[0], within=context.paths.root)
     guesses = np.asarray(facts.predicted)
     items = []
     for place, item in enumerate(top_confusions(facts.test.confusion, card.classes), start=1):
@@ -143,7 +145,7 @@ def write_images(context: StageContext, facts: ModeFacts, card: DataCard) -> lis
         chosen = np.flatnonzero((labels == true) & (guesses == predicted))[:EXAMPLES_PER_CONFUSION]
         for number, index in enumerate(chosen, start=1):
             path = artifacts.examples / f"confusion-{place}-{number}.png"
-            save_image(path, images[index], EXAMPLE_SCALE)
+            save_image(path, images[index], EXAMPLE_SCALE, within=context.paths.root)
             caption = f"{item['true']} taken for {item['predicted']}"
             items.append(ImageItem(path=str(path.relative_to(context.paths.artifacts)), caption=caption))
     return items

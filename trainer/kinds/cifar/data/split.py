@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainer.contract.files import write_json_atomically
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import RunPaths
 
 SplitName = Literal["train", "validation", "test"]
@@ -67,11 +67,11 @@ class PreparedData:
     """The folder `work/data` of a run: `<split>_images.npy` (N, 32, 32, 3) uint8, `<split>_labels.npy` (N,) int64."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self.root = paths.work / "data"
+        self._run, self.root = paths.root, paths.work / "data"
 
     def write(self, split: SplitName, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> None:
         """Store one split. Raises OSError when the disk is full."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root, within=self._run)
         np.save(self._file(split, "images"), images)
         np.save(self._file(split, "labels"), labels)
 

@@ -15,6 +15,7 @@ from trainer.common.model_file import save_model
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.witness import ProfilerWitness, gradient_bytes
 from trainer.contract.exits import EXIT_PREEMPTED
+from trainer.contract.files import make_folder
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts
 from trainer.kinds.cifar.data.images import ImageSplit
 from trainer.kinds.cifar.data.split import DataCard, PreparedData, SplitName
@@ -53,6 +54,7 @@ def run(context: StageContext) -> int:
         facts = conclude(context, training, card, mode, weights=weights, memory=memory)
         if group.rank == 0:
             artifacts = ModeArtifacts(context.paths, mode)
+            make_folder(artifacts.root, within=context.paths.root)
             save_model(artifacts.model, network, classes=card.classes, seed=context.params.seed)
             facts.save(context.paths)
         group.barrier("facts written")
@@ -67,7 +69,7 @@ def build_training(params: CifarParams, group: Group, *, context: StageContext, 
     counter = SyncCounter(group.telemetry)
     counter.attach(model)
     optimizer = build_optimizer(params, network)
-    traces = ModeArtifacts(context.paths, mode).traces
+    traces = {"traces": ModeArtifacts(context.paths, mode).traces, "within": context.paths.root}
     return Training(
         params=params,
         group=group,
@@ -81,7 +83,7 @@ def build_training(params: CifarParams, group: Group, *, context: StageContext, 
             device=group.device,
         ),
         counter=counter,
-        witness=ProfilerWitness(network, backend=group.backend, traces=traces) if group.rank == 0 else None,
+        witness=ProfilerWitness(network, backend=group.backend, **traces) if group.rank == 0 else None,
         scheduler=CosineAnnealingLR(optimizer, T_max=params.epochs),
         train=_split(context, "train", group),
         validation=_split(context, "validation", group),

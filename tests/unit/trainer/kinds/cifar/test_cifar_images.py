@@ -72,7 +72,9 @@ def test_split_larger_than_source_refused() -> None:
 def test_card_digest_sees_one_pixel(tmp_path: Path) -> None:
     digests = []
     for change in (0, 1):
-        prepared = PreparedData(RunPaths(tmp_path / str(change)))
+        paths = RunPaths(tmp_path / str(change))
+        paths.root.mkdir()
+        prepared = PreparedData(paths)
         for split in ("train", "validation", "test"):
             pixels, labels = synthetic_images(5, 1, 20)
             pixels[0, 0, 0, 0] ^= change

@@ -30,6 +30,7 @@ def stored(tmp_path: Path) -> RunPaths:
         device="cpu",
         datasets_dir=str(tmp_path),
     )
+    paths.root.mkdir()
     write_json_atomically(paths.config, config.model_dump(mode="json"))
     for mode in PARAMS.modes:
         facts = mode_facts(PARAMS, mode)
@@ -47,7 +48,7 @@ def stored(tmp_path: Path) -> RunPaths:
             }
             for epoch in facts.epochs
         ]
-        write_json_atomically(artifacts.history, rows)
+        write_json_atomically(artifacts.history, rows, within=paths.root)
         report = {
             "mode": mode,
             "baseline_class": "cat",
