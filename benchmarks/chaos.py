@@ -1,38 +1,45 @@
 """Kills or stops one random process per round and checks that the run does not lie about it.
 
-Run: `python -m benchmarks.chaos [--rounds 20] [--seed 47] [--only ROUND]`
+Run: `python -m benchmarks.chaos [--rounds 100] [--seed 47] [--only ROUND]`
 Every round starts a real two-rank torchrun job under a real worker with a web process beside it, picks a victim
 (worker, web, shim, agent, rank 0, rank 1), a deed (SIGKILL, SIGSTOP) and a moment after the victim's birth, restarts
-what a person would restart, and waits for the final state. Seed and number of a round repeat it. Exit code 1 when a
-round did not hold.
+what a person would restart, and waits for the final state. In every tenth round the worker is stopped inside a write
+transaction: then a write through the web process must be answered, and the worker go on, without anybody's help. Seed
+and number of a round repeat it. Every fault is printed below its round. Exit code 1 when a round did not hold.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.host import processes
 from app.host.processes import Identity
 from app.runs.models import Run
 from app.runs.states import State
+from benchmarks.chaos_lab import Service, is_stopped, process_of, stop_while_writing
 from benchmarks.machine import header
-from tests.support.worker_lab import ROOT, Lab, open_lab
+from tests.support.worker_lab import Lab, open_lab
 
 VICTIMS = ("worker", "web", "shim", "agent", "rank 0", "rank 1")
 DEEDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+HOLD = "stop writing"
+"""The deed of every tenth round: the worker is stopped inside a write transaction."""
+HOLD_EVERY = 10
+HOLD_SECONDS = 20.0
 LATEST_SECONDS = 7.0
 BIRTH_SECONDS = 60.0
 FINAL_SECONDS = 180.0
+END_SECONDS = 30.0
 SETTINGS = {"hang_seconds": 10.0, "stall_seconds": 3.0, "start_seconds": 45.0, "stop_grace_seconds": 3.0}
 JOB: dict[str, Any] = {"steps": 100, "step_seconds": 0.05, "meeting": "files", "save_every": 20, "stages": 1}
 
@@ -53,61 +60,59 @@ class Round:
     run: Run | None = None
     faults: list[str] = field(default_factory=list)
 
-    def line(self) -> str:
-        """Return the row of the table."""
-        run, verdict = self.run, "holds" if not self.faults else "; ".join(self.faults)
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Keep any error as a fault, with its text and where it was raised: the next round must be played too."""
+        try:
+            yield
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = str(error).strip() or f"in {place.name}: {place.line}"
+            self.faults.append(f"{what}: {type(error).__name__}: {text}")
+
+    def text(self) -> str:
+        """Return the row of the table, and every fault below it."""
+        indented = (f"       {line}" for fault in self.faults for line in fault.splitlines())
+        return "\n".join([self._row(), *indented])
+
+    def _row(self) -> str:
+        run, verdict = self.run, "holds" if not self.faults else f"{len(self.faults)} faults"
         state = f"{run.state}/{run.reason}" if run else "-"
         rank = (run.failure or {}).get("rank") if run else None
         what = f"{self.deed} {self.victim}" if self.hit else f"({self.deed} {self.victim}: was not there)"
         return f"{self.number:>5}  {what:<34} {self.moment:5.1f} s  {state:<26} {rank!s:<5} {verdict}"
 
 
-class Service:
-    """A web process, restarted when it is gone."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self.process = self.start()
-
-    def start(self) -> "subprocess.Popen[bytes]":
-        """Start the web process."""
-        arguments = ["serve", "--no-worker", "--port", str(self._port)]
-        with (self._lab.settings.data_dir / "web.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", "from app.cli.main import main; main()", *arguments],
-                cwd=ROOT,
-                env=self._lab.environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return self.process
-
-
 def main() -> int:
     """Run the rounds, print the table, return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=47)
     parser.add_argument("--only", type=int, help="repeat this round alone")
     options = parser.parse_args()
     numbers = [options.only] if options.only is not None else list(range(1, options.rounds + 1))
     print(table_head(options.seed, len(numbers)))
-    held = 0
+    played: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="ddp-audit-chaos-") as folder, open_lab(Path(folder), **SETTINGS) as lab:
         service = Service(lab)
         lab.worker()
-        for number in numbers:
-            result = play(lab, service, draw(options.seed, number))
-            held += not result.faults
-            print(result.line(), flush=True)
-        service.process.kill()
-        service.process.wait()
-    print(f"{held} of {len(numbers)} rounds hold")
-    return 0 if held == len(numbers) else 1
+        try:
+            for number in numbers:
+                played.append(play(lab, service, draw(options.seed, number), options.seed))
+                print(played[-1].text(), flush=True)
+        finally:
+            service.process.kill()
+            service.process.wait()
+    print(summary(played))
+    return 1 if any(this.faults for this in played) else 0
+
+
+def summary(played: list[Round]) -> str:
+    """Return how many rounds hold, and how often each deed met its victim."""
+    held = sum(not this.faults for this in played)
+    met = {deed: sum(this.hit for this in played if this.deed == deed) for deed in sorted({*DEEDS, HOLD})}
+    counts = ", ".join(f"{deed} {count}" for deed, count in met.items())
+    return f"{held} of {len(played)} rounds hold; deeds that met their victim: {counts}"
 
 
 def table_head(seed: int, rounds: int) -> str:
@@ -119,35 +124,49 @@ def table_head(seed: int, rounds: int) -> str:
 def draw(seed: int, number: int) -> Round:
     """Return what happens in a round; the same for the same seed and number."""
     rng = random.Random(f"{seed}:{number}")
-    return Round(
-        number=number,
-        victim=rng.choice(VICTIMS),
-        deed=rng.choice(sorted(DEEDS)),
-        moment=rng.uniform(0.2, LATEST_SECONDS),
-    )
+    victim, deed, moment = rng.choice(VICTIMS), rng.choice(sorted(DEEDS)), rng.uniform(0.2, LATEST_SECONDS)
+    if number % HOLD_EVERY == 0:
+        victim, deed = "worker", HOLD
+    return Round(number=number, victim=victim, deed=deed, moment=moment)
 
 
-def play(lab: Lab, service: Service, this: Round) -> Round:
-    """Carry one round out and judge it."""
-    run_id = lab.submit(**JOB)
-    lab.until(lambda: find(lab, service, run_id, this.victim), f"birth of {this.victim}", BIRTH_SECONDS)
-    time.sleep(this.moment)
-    victim = find(lab, service, run_id, this.victim)
-    state = lab.run(run_id).state
-    if victim is not None:
-        this.begun = this.victim.startswith("rank") and last_event(lab, run_id, this.victim) is not None
-        this.worked = not State(state).is_final and last_event(lab, run_id, this.victim) != "end"
-        this.hit = victim.send(DEEDS[this.deed])
-    repair(lab, service, this)
-    try:
-        this.run = lab.finished(run_id, FINAL_SECONDS)
-    except AssertionError as error:  # it has no final state yet
-        this.run = lab.run(run_id)
-        this.faults.append(str(error).splitlines()[0])
-    if this.hit and this.deed == "stop" and victim is not None:
-        victim.send(signal.SIGCONT)
-    check(lab, this, run_id)
+def play(lab: Lab, service: Service, this: Round, seed: int) -> Round:
+    """Carry one round out and judge it; whatever goes wrong is among its faults."""
+    run_id, victim = None, None
+    with this.noting("the round broke off"):
+        run_id = lab.submit(**JOB)
+        lab.until(lambda: find(lab, service, run_id, this.victim), f"birth of {this.victim}", BIRTH_SECONDS)
+        time.sleep(this.moment)
+        victim = find(lab, service, run_id, this.victim)
+        if victim is not None:
+            do(lab, this, run_id, victim, seed)
+        repair(lab, service, this, run_id)
+    if run_id is not None:
+        with this.noting("no end"):
+            this.run = lab.run(run_id)
+            this.run = lab.finished(run_id, FINAL_SECONDS)
+        if victim is not None and this.hit and this.deed == HOLD and is_stopped(victim):
+            this.faults.append("nobody continued the worker")
+        if victim is not None and this.hit and this.deed != "kill":
+            victim.send(signal.SIGCONT)
+        with this.noting("no judgement"):
+            check(lab, this, run_id)
+    with this.noting("tidying up"):
+        tidy(lab, service, this, run_id)
     return this
+
+
+def do(lab: Lab, this: Round, run_id: int, victim: Identity, seed: int) -> None:
+    """Do the deed."""
+    newest = last_event(lab, run_id, this.victim)
+    this.begun = this.victim.startswith("rank") and newest is not None
+    this.worked = not State(lab.run(run_id).state).is_final and newest != "end"
+    if this.deed == HOLD:
+        rng = random.Random(f"{seed}:{this.number}:{HOLD}")
+        database = Path(str(lab.settings.database.database))
+        this.hit = stop_while_writing(victim, database, seconds=HOLD_SECONDS, rng=rng)
+    else:
+        this.hit = victim.send(DEEDS[this.deed])
 
 
 def find(lab: Lab, service: Service, run_id: int, name: str) -> Identity | None:
@@ -156,21 +175,7 @@ def find(lab: Lab, service: Service, run_id: int, name: str) -> Identity | None:
         return Identity.of(service.process.pid)
     if name == "worker":
         return Identity.of(lab.workers[-1].pid)
-    match: Callable[[Identity], bool]
-    if name.startswith("rank"):
-        match = lambda item: processes.environment_of(item.pid).get("RANK") == name[-1]  # noqa: E731
-    else:
-        module = b"worker.executors.local.shim" if name == "shim" else b"trainer.launch"
-        match = lambda item: module in command(item.pid)  # noqa: E731
-    return next((item for item in lab.processes(run_id) if match(item)), None)
-
-
-def command(pid: int) -> bytes:
-    """Return the command line of a process."""
-    try:
-        return (processes.PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return b""
+    return process_of(lab, run_id, name)
 
 
 def last_event(lab: Lab, run_id: int, victim: str) -> str | None:
@@ -181,11 +186,15 @@ def last_event(lab: Lab, run_id: int, victim: str) -> str | None:
     return str(json.loads(lines[-1])["type"]) if lines else None
 
 
-def repair(lab: Lab, service: Service, this: Round) -> None:
-    """Start again what a person would: a worker or web process that is gone or stopped."""
+def repair(lab: Lab, service: Service, this: Round, run_id: int) -> None:
+    """Start again what a person would, a worker or web process that is gone or stopped; write where one holds all."""
     if not this.hit:
         return
-    if this.victim == "worker":
+    if this.deed == HOLD:
+        lab.until(service.listens, "the web process", BIRTH_SECONDS)
+        with this.noting("a write while the worker was stopped in its own"):
+            service.edit(run_id)
+    elif this.victim == "worker":
         if this.deed == "kill":
             lab.workers[-1].wait()
         lab.worker()
@@ -198,22 +207,41 @@ def check(lab: Lab, this: Round, run_id: int) -> None:
     """Note every way in which the run lied."""
     run = lab.run(run_id)
     if (run.state, run.reason) not in allowed(this):
-        this.faults.append(f"{run.state}/{run.reason} is not the truth: {run.diagnosis[:200]}")
-    if (
-        this.victim.startswith("rank")
-        and run.state == "failed"
-        and (run.failure or {}).get("rank") != int(this.victim[-1])
-    ):
-        this.faults.append(f"the wrong rank is named: {run.diagnosis[:200]}")
-    try:
+        this.faults.append(f"{run.state}/{run.reason} is not the truth: {run.diagnosis}")
+    rank = (run.failure or {}).get("rank")
+    if this.victim.startswith("rank") and run.state == "failed" and rank != int(this.victim[-1]):
+        this.faults.append(f"rank {rank} is named, which is the wrong one: {run.diagnosis}")
+    with this.noting("events"):
         lab.assert_events_complete(run_id)
-    except AssertionError as error:
-        this.faults.append(f"events: {str(error).splitlines()[0]}")
     left = lab.processes(run_id)
     if left:
         this.faults.append(f"{len(left)} processes are left")
     if run.gpus or run.lease_until is not None:
         this.faults.append("devices are still held")
+
+
+def tidy(lab: Lab, service: Service, this: Round, run_id: int | None) -> None:
+    """Leave one worker, a web process and nothing of the run for the next round."""
+    if lab.workers[-1].poll() is not None:
+        lab.worker()
+    for worker in lab.workers[:-1]:
+        if worker.poll() is not None:
+            continue
+        worker.send_signal(signal.SIGCONT)
+        worker.terminate()
+        try:
+            worker.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            this.faults.append(f"a worker did not end within {END_SECONDS:g} s of its TERM")
+            worker.kill()
+            worker.wait()
+    del lab.workers[:-1]
+    if service.process.poll() is not None:
+        service.start()
+    if run_id is not None and not State(lab.run(run_id).state).is_final:
+        lab.cancel(run_id)
+        for process in lab.processes(run_id):
+            process.send(signal.SIGKILL)
 
 
 def allowed(this: Round) -> set[tuple[str, str | None]]:

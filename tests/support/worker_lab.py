@@ -203,7 +203,8 @@ class Lab:
     def assert_events_complete(self, run_id: int) -> None:
         """Check that every good line of every rank file is stored once, unchanged, in order, and numbered 1, 2, 3 …"""
         stored = self.events(run_id)
-        assert [event.id for event in stored] == list(range(1, len(stored) + 1))
+        numbers = [event.id for event in stored]
+        assert numbers == list(range(1, len(stored) + 1)), f"events are numbered {numbers}"
         total = 0
         for row in self.ranks(run_id):
             path = AttemptPaths(self.paths(run_id).stage(row.stage) / f"attempt_{row.attempt}").events(row.rank)
@@ -211,9 +212,10 @@ class Lab:
             aside = {bytes(line.text, "utf-8") for line in self.malformed(run_id)}
             expected = [line.decode() for line in lines if _is_event(line) and line not in aside]
             place = (row.stage, row.attempt, row.rank)
-            assert [event.line for event in stored if (event.stage, event.attempt, event.rank) == place] == expected
+            kept = [event.line for event in stored if (event.stage, event.attempt, event.rank) == place]
+            assert kept == expected, f"{place}: {len(kept)} stored, {len(expected)} written, or not the same"
             total += len(expected)
-        assert len(stored) == total
+        assert len(stored) == total, f"{len(stored)} events stored, {total} written"
 
 
 def _is_event(line: bytes) -> bool:
