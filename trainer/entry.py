@@ -1,8 +1,8 @@
-"""The process entry of every stage: `python -m trainer.entry --run-dir D --stage S --attempt N --entry M:F`.
+"""Process entry point of every stage: `python -m trainer.entry --run-dir D --stage S --attempt N --entry M:F`.
 
 Under torchrun it runs once per rank (RANK, WORLD_SIZE and LOCAL_RANK are in the environment); without torchrun it is
-rank 0 of 1. Exit code 0: the stage did its job; 1: an exception, told in the events and on standard error;
-64 + n is kept for stages that end on purpose (65: preempted after a save).
+rank 0 of 1. Exit code 0: the stage finished; 1: an exception, reported in the events and on stderr;
+64 + n is reserved for stages that end on purpose (65: preempted after a save).
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _import_for(context: StageContext) -> None:
-    """Import what the stage's plan says, so that nothing of it is left in the temporary folder."""
+    """Import what the stage's plan requires, without leaving files in the temporary folder."""
     plan = {stage.name: stage for stage in context.kind.stages(context.params)}.get(context.stage)
     if plan is not None and plan.imports == "compiler":
         from trainer.common.policy import import_compiler
@@ -100,8 +100,8 @@ def _report(error: Exception, telemetry: Telemetry, attempt: AttemptPaths, rank:
 def leave(code: int) -> NoReturn:
     """End the process without unloading its libraries.
 
-    All files are closed or flushed by now and the process group is gone; tearing down torch at interpreter exit
-    costs seconds per stage and decides nothing.
+    All files are closed or flushed by now and the process group is destroyed; tearing down torch at interpreter exit
+    would only cost seconds per stage.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""Starts the ranks of a stage through torchrun's own run() and writes down how every one of them ended.
+"""Starts the ranks of a stage through torchrun's own run() and records how each of them ended.
 
 `python -m trainer.launch --attempt-dir D --nproc N -- <arguments of trainer.entry>`
 
-Exit code: 0 when every rank ended with 0, 65 when every rank saved and ended on request, 128 + n when the launcher
-itself was stopped by signal n, 70 when the ranks could not be started, 1 otherwise.
+Exit code: 0 if every rank exited with 0, 65 if every rank saved and exited on request, 128 + n if the launcher
+itself was stopped by signal n, 70 if the ranks could not be started, 1 otherwise.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from trainer.ranks import RankProcess, Waiting, install
 
 EXIT_LAUNCH_ERROR = 70
 LOOPBACK = "127.0.0.1:0"
-"""Port 0: the launcher takes a free one, so that two runs never meet."""
+"""Port 0: the launcher takes a free port, so that two runs never share one."""
 
 
 def main() -> int:
@@ -50,22 +50,22 @@ def main() -> int:
 
 
 def endpoint_problem(endpoint: str) -> str | None:
-    """Return why ranks cannot meet at `host:port`, or None when nothing speaks against it."""
+    """Return why ranks cannot rendezvous at `host:port`, or None if no problem was found."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
         return f"endpoint {endpoint!r} is not host:port"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        return f"host name {host!r} cannot be resolved ({error}): use an address, on one machine {LOOPBACK}"
+        return f"host name {host!r} cannot be resolved ({error}): use an address, for one machine {LOOPBACK}"
     if not host.startswith(("127.", "localhost", "::1")):
-        return None  # another node may hold the store there; only torchrun can tell
+        return None  # another node may host the store there; only torchrun can check that
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
         except OSError as error:
-            return f"port {port} on {host} cannot be used ({error}): port 0 takes a free one"
+            return f"port {port} on {host} cannot be used ({error}): use port 0 to get a free one"
     return None
 
 
@@ -74,15 +74,15 @@ def _options() -> Any:
     parser.add_argument("--attempt-dir", required=True, help="folder for logs, exit report and torchrun's own files")
     parser.add_argument("--nproc", type=int, required=True, help="ranks on this node")
     parser.add_argument("--nnodes", type=int, default=1, help="nodes; more than one needs --endpoint and --rdzv-id")
-    parser.add_argument("--endpoint", default=LOOPBACK, help="where the ranks meet, host:port")
-    parser.add_argument("--rdzv-id", default=uuid4().hex, help="name of the meeting, the same on every node")
+    parser.add_argument("--endpoint", default=LOOPBACK, help="rendezvous endpoint, host:port")
+    parser.add_argument("--rdzv-id", default=uuid4().hex, help="rendezvous id, the same on every node")
     parser.add_argument("--module", default="trainer.entry", help=argparse.SUPPRESS)
     parser.add_argument("entry", nargs="+", help="arguments of trainer.entry, after --")
     return parser.parse_args()
 
 
 def _run(options: Any) -> tuple[str | None, int | None]:
-    """Run the ranks to their end. Returns (why they could not be started, signal that stopped the launcher)."""
+    """Run the ranks until they end. Returns (why they could not be started, signal that stopped the launcher)."""
     _fork_ranks(options.nproc)
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -91,7 +91,7 @@ def _run(options: Any) -> tuple[str | None, int | None]:
     try:
         run.run(run.parse_args(_torchrun_arguments(options)))  # type: ignore[no-untyped-call]
     except ChildFailedError:
-        return None, None  # every rank's end is read from its process
+        return None, None  # how each rank ended is read from its process
     except SignalException as error:
         return None, int(error.sigval)
     except Exception as error:
@@ -100,8 +100,8 @@ def _run(options: Any) -> tuple[str | None, int | None]:
 
 
 def _fork_ranks(count: int) -> None:
-    """Import what every rank imports, once, and fork the ranks while this process still has a single thread."""
-    import torch.distributed.run  # the launcher's own
+    """Import once what every rank imports, and fork the ranks while this process still has a single thread."""
+    import torch.distributed.run  # used by the launcher
     import torch.nn.parallel  # noqa: F401
 
     RankProcess.waiting.extend(Waiting() for _ in range(count))

@@ -1,7 +1,7 @@
-"""Looks at this machine and prints one JSON document: `python -m trainer.probe [--ranks N] [--device D] [--share-gpu]`.
+"""Inspects this machine and prints one JSON document: `python -m trainer.probe [--ranks N] [--device D] [--share-gpu]`.
 
-With `--ranks N` it really brings up N ranks, each on its device, lets them reduce a number, and reports which rank got
-which device. Exit code 0 without shortfalls, 1 with some; the document is printed either way.
+With `--ranks N` it starts N real ranks, each on its device, lets them reduce a number, and reports the device of each
+rank. Exit code 0 without shortfalls, else 1; the document is printed in both cases.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> int:
     options = _options()
     trial = None
     if options.ranks is not None:
-        # The trial forks its ranks, so it comes before anything here wakes up CUDA.
+        # The trial forks its ranks, so it runs before anything here initialises CUDA.
         trial = run_trial(choose(options.ranks, options.device, share_gpu=options.share_gpu))
     report = examine(Path(options.data_dir), trial)
     sys.stdout.write(report.model_dump_json(indent=1) + "\n")
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def examine(data_dir: Path, trial: Trial | None = None) -> EnvironmentReport:
-    """Return what is known about this machine, and the outcome of `trial` if there was one."""
+    """Return the description of this machine, and the outcome of `trial` if there was one."""
     shortfalls = [] if dist.is_gloo_available() else ["this torch has no gloo: small collectives cannot run"]
     return EnvironmentReport(
         host=socket.gethostname(),
@@ -65,10 +65,10 @@ def examine(data_dir: Path, trial: Trial | None = None) -> EnvironmentReport:
 
 def _options() -> Any:
     parser = argparse.ArgumentParser(prog="python -m trainer.probe", description=__doc__)
-    parser.add_argument("--ranks", type=int, help="bring up this many ranks")
+    parser.add_argument("--ranks", type=int, help="start a trial group with this many ranks")
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--share-gpu", action="store_true", help="let several ranks use one GPU, over gloo")
-    parser.add_argument("--data-dir", default=".", help="where free disk space is measured")
+    parser.add_argument("--data-dir", default=".", help="folder whose free disk space is measured")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""The ranks that torchrun starts, each with its output in files of its own, and how every one of them ended.
+"""The ranks that torchrun starts, each with its own output files, and how each of them ended.
 
-torchrun reports failed ranks only; those that ended well, or were stopped because another failed, are known here. It
-starts them through `subprocess.Popen`; `install` puts a class of ours in its place, before torch binds the name. Where
+torchrun reports only failed ranks; ranks that succeeded, or were stopped because another failed, are recorded here.
+torchrun starts ranks through `subprocess.Popen`; `install` replaces it with our class before torch binds the name. If
 ranks were forked beforehand, a start wakes one of them instead of starting another interpreter.
 """
 
@@ -28,7 +28,7 @@ POLL_SECONDS: Final = 0.02
 
 
 class Waiting:
-    """A fork that waits to be told which rank it is; it ends by itself when the launcher is gone."""
+    """A fork that waits to be assigned a rank; it ends by itself when the launcher is gone."""
 
     def __init__(self) -> None:
         launcher = os.getpid()
@@ -41,12 +41,12 @@ class Waiting:
         self._writer = writer
 
     def become(self, job: Job) -> None:
-        """Let it be `job`. Raises OSError when it is gone."""
+        """Turn it into `job`. Raises OSError if it is gone."""
         with os.fdopen(self._writer, "wb") as pipe:
             pipe.write(json.dumps(asdict(job)).encode() + b"\n")
 
     def dismiss(self) -> None:
-        """Let it end, unused."""
+        """Let it exit unused."""
         with contextlib.suppress(OSError), os.fdopen(self._writer, "wb") as pipe:
             pipe.write(b"\n")
         os.waitpid(self.pid, 0)
@@ -56,11 +56,11 @@ def _wait_for_job(reader: int, launcher: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         die_with_parent(launcher)
-        # A line, not all until the end: forks that came later hold the other side of this pipe too.
+        # Read a line, not until end of file: later forks also hold the write end of this pipe.
         with os.fdopen(reader, "rb") as pipe:
             line = pipe.readline().strip()
         job = Job(**json.loads(line)) if line else None
-    except BaseException:  # nothing of the launcher may run a second time in here
+    except BaseException:  # no code of the launcher may run a second time in the fork
         os._exit(1)
     if job is None:
         os._exit(0)
@@ -68,16 +68,16 @@ def _wait_for_job(reader: int, launcher: int) -> None:
 
 
 class RankProcess(subprocess.Popen[bytes]):
-    """Stands in for `subprocess.Popen`: a process that torchrun starts as a rank, or any other process as it was."""
+    """Replacement for `subprocess.Popen`: a process that torchrun starts as a rank; other processes are unaffected."""
 
     paths: ClassVar[AttemptPaths]
     started: ClassVar[dict[int, "RankProcess"]] = {}
     """By local rank."""
     waiting: ClassVar[list[Waiting]] = []
-    """Forks to be used for the ranks that are started next."""
+    """Forks for the ranks that are started next."""
     forked = False
     ended_at: float | None = None
-    """Unix seconds at which the end was first seen, about a tenth of a second after the fact."""
+    """Unix seconds at which the exit was first seen, with a delay of about 0.1 s."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         env: Mapping[str, str] = options.get("env") or {}
@@ -115,11 +115,11 @@ class RankProcess(subprocess.Popen[bytes]):
         fork.become(job)
 
     def poll(self) -> int | None:
-        """Look for the end as the base class does, and note when it was first seen."""
+        """Check for the exit like the base class, and record when it was first seen."""
         return self._noted(self._look() if self.forked else super().poll())
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end as the base class does, and note when it was seen."""
+        """Wait for the exit like the base class, and record when it was seen."""
         if not self.forked:
             code = super().wait(timeout)
             self._noted(code)
@@ -144,7 +144,7 @@ class RankProcess(subprocess.Popen[bytes]):
         return code
 
     def report(self) -> dict[str, Any]:
-        """Return how this rank ended; `exit_code` and `signal` are both null if it still runs."""
+        """Return how this rank ended; `exit_code` and `signal` are both null if it is still running."""
         code = self.poll()
         return {
             "rank": self.rank,
@@ -164,12 +164,12 @@ class RankProcess(subprocess.Popen[bytes]):
 
 
 def install() -> None:
-    """Put `RankProcess` in the place of `subprocess.Popen`; call it before torch is imported."""
+    """Replace `subprocess.Popen` with `RankProcess`; call it before torch is imported."""
     subprocess.Popen = RankProcess  # type: ignore[misc, assignment]
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of a text file that is not blank, or None; only its last 8 KiB are read."""
+    """Return the last non-blank line of a text file, or None; only its last 8 KiB are read."""
     try:
         with path.open("rb") as handle:
             handle.seek(max(0, path.stat().st_size - 8192))

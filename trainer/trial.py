@@ -1,4 +1,4 @@
-"""Brings up a small group of ranks for a moment, to see whether a real one would come up."""
+"""Starts a small group of ranks briefly, to check whether a real one would start."""
 
 import multiprocessing
 import time
@@ -21,7 +21,7 @@ SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A group to bring up, and afterwards what became of it."""
+    """A group to start, and afterwards its outcome."""
 
     ranks_asked: int
     device: str
@@ -46,9 +46,9 @@ def choose(ranks: int, device: str, *, share_gpu: bool, visible: int | None = No
 
 
 def run_trial(trial: Trial) -> Trial:
-    """Bring the group up and return `trial` with the rank-to-device map and what went wrong; nothing is raised."""
+    """Start the group and return `trial` with the rank-to-device map and what went wrong; nothing is raised."""
     if trial.ranks_asked < 1:
-        return replace(trial, shortfalls=[f"{trial.ranks_asked} ranks were asked for; at least 1 is needed"])
+        return replace(trial, shortfalls=[f"{trial.ranks_asked} ranks requested; at least 1 is needed"])
     if trial.shortfalls:
         return trial
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -61,7 +61,7 @@ def run_trial(trial: Trial) -> Trial:
 
 
 def _collect(trial: Trial, port: int) -> list[RankDevice]:
-    context = multiprocessing.get_context("fork")  # torch is imported already, and CUDA is not awake yet
+    context = multiprocessing.get_context("fork")  # torch is already imported, and CUDA is not initialised yet
     members: list[tuple[Any, Connection]] = []
     for rank in range(trial.ranks_asked):
         ours, theirs = context.Pipe(duplex=False)
@@ -84,8 +84,8 @@ def _answer(rank: int, connection: Connection, deadline: float) -> RankDevice:
             device, error = connection.recv()
             return RankDevice(rank=rank, device=device, error=error)
     except EOFError:
-        return RankDevice(rank=rank, device=None, error="the process ended without an answer")
-    return RankDevice(rank=rank, device=None, error=f"no answer within {SECONDS} s")
+        return RankDevice(rank=rank, device=None, error="the process ended without a response")
+    return RankDevice(rank=rank, device=None, error=f"no response within {SECONDS} s")
 
 
 def _member(trial: Trial, rank: int, port: int, connection: Connection) -> None:
@@ -104,7 +104,7 @@ def _member(trial: Trial, rank: int, port: int, connection: Connection) -> None:
         )
         total = torch.ones(1, device=device)
         dist.all_reduce(total)
-        error = None if total.item() == trial.ranks_asked else f"the ranks added up to {total.item():g}"
+        error = None if total.item() == trial.ranks_asked else f"the sum over the ranks was {total.item():g}"
         dist.destroy_process_group()
         connection.send((name, error))
     except Exception as failure:

@@ -74,7 +74,7 @@ def test_damaged_picture_stops_prepare(datasets: Path, tmp_path: Path) -> None:
     path.write_bytes(whole[:-300])
     try:
         run = LocalRun.create(tmp_path / "1", "cifar", datasets_dir=datasets, **SIZES)
-        with pytest.raises(StageFailed, match=r"train/frog/0004\.jpg cannot be read as a picture"):
+        with pytest.raises(StageFailed, match=r"train/frog/0004\.jpg cannot be read as an image"):
             run.stage("prepare")
         (error,) = run.events("prepare", kind="error")
         assert error["error"] == "DataProblem"

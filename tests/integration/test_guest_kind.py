@@ -216,7 +216,7 @@ def test_model_without_its_kind_is_refused(house: House, runs: dict[str, Any], t
     assert "stripes" not in os.environ.get("PYTHONPATH", "")
     done = call("predict", str(picture), "--checkpoint", str(model), data_dir=house.data_dir)
     assert done.returncode == 2
-    assert "the weights are of another model" in done.stderr
+    assert "the weights do not fit this model" in done.stderr
 
 
 def test_other_pages_are_as_before(house: House, runs: dict[str, Any]) -> None:

@@ -176,7 +176,7 @@ def test_changed_arithmetic_starts_no_rank(tmp_path: Path) -> None:
     run = LocalRun.create(tmp_path / "1", "token-parity", environment={"PYTHONPATH": f"{site}:{ROOT}"})
     run.stage("prepare")
     assert run.stage("check-loss", expect=None) == 1
-    assert "the worked example does not come out" in run.events("check-loss", kind="error")[0]["text"]
+    assert "the worked example is not reproduced" in run.events("check-loss", kind="error")[0]["text"]
 
 
 def test_training_continues_bit_for_bit(tmp_path: Path) -> None:

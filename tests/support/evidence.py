@@ -13,7 +13,7 @@ UPDATES, STOP = 6, 3
 
 
 def make_evidence(name: str, *, world_size: int = 2, variant: str = "correct") -> Evidence:
-    """Return a trajectory of 6 updates that went on after update 3 with exactly what was saved there."""
+    """Return a trajectory of 6 updates that continued after update 3 with exactly what was saved there."""
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(4, 3, generator=generator)
     header = Header(

@@ -104,7 +104,7 @@ def every_panel() -> list[Panel]:
         ConfusionPanel(title="Confusions, no_sync", labels=CLASSES, counts=matrix(), mode="no_sync"),
         ImagesPanel(
             title="Most frequent confusions",
-            items=[ImageItem(path="no_sync/sample.png", caption="cat, taken for a dog")],
+            items=[ImageItem(path="no_sync/sample.png", caption="cat, predicted as dog")],
         ),
     ]
 

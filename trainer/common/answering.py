@@ -1,4 +1,4 @@
-"""A picture classifier prepared to answer: the same numbers for a picture alone and in a batch."""
+"""An image classifier prepared for inference: the same numbers for an image alone and in a batch."""
 
 from typing import Final, cast
 
@@ -11,19 +11,19 @@ from trainer.common.networks import SHAPE, PooledConvolutions
 from trainer.common.torch_operators import mkldnn_available, pack_convolution, packed_convolution
 
 BATCHES: Final = (8, 4, 2, 1)
-"""Sizes a batch may have: few, because the convolution library prepares itself for every new one."""
+"""Allowed batch sizes: only a few, because the convolution library needs set-up for every new one."""
 MKLDNN: Final = mkldnn_available()
 LIBRARY_SHAPE: Final = SHAPE[1:]
-"""Padding, stride, dilation and groups, as the library takes them."""
+"""Padding, stride, dilation and groups, as expected by the library."""
 SAME_LOGITS: Final = 1e-9
-"""What float64 rounding may change in a batch; one other bit in a convolution changes a hundred times more."""
+"""Tolerance for float64 rounding in a batch; a single different bit in a convolution changes a hundred times more."""
 
 
 class Convolution(nn.Module):
-    """A 3x3 convolution that takes the same path through the library for one picture as for many.
+    """A 3x3 convolution that takes the same code path for one image as for many.
 
-    torch sends a single small picture through another implementation than a batch, with other last bits. Where torch
-    offers it, the weights are laid out for the library once instead of at every call: same bits, a sixth less time.
+    torch uses a different implementation for a single small image than for a batch, which differs in the last bits. If
+    torch supports it, the weights are packed once instead of at every call: same bits, a sixth less time.
     """
 
     def __init__(self, layer: nn.Conv2d) -> None:
@@ -44,10 +44,10 @@ class Convolution(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A `PooledConvolutions` prepared to answer: BatchNorm folded into the convolutions, channels last.
+    """A `PooledConvolutions` prepared for inference: BatchNorm folded into the convolutions, channels last.
 
-    Pooling and the linear layer run in float64: there the order of a sum, which depends on the size of the batch, no
-    longer shows.
+    Pooling and the linear layer run in float64, where the order of a sum, which depends on the batch size, has no
+    visible effect.
     """
 
     def __init__(self, network: PooledConvolutions) -> None:
@@ -64,9 +64,9 @@ class Pooled(nn.Module):
 
 
 class Answerer:
-    """One model, prepared to answer in FP32 and evaluation mode: with the same numbers alone and in a batch.
+    """One model, prepared for inference in FP32 and evaluation mode, with the same numbers alone and in a batch.
 
-    Raises ModelFileRefused for a network that does not turn pictures into one number per class.
+    Raises ModelFileRefused for a network that does not map images to one number per class.
     """
 
     def __init__(self, model: ImageModel) -> None:
@@ -82,11 +82,11 @@ class Answerer:
         self._size = model.input_size
         try:
             self.batches = self._exact_batches()
-        except Exception as error:  # a kind's own network: the file is refused and the process lives on
-            raise ModelFileRefused(f"its network does not answer pictures: {error}") from error
+        except Exception as error:  # a kind's own network: the file is rejected and the process continues
+            raise ModelFileRefused(f"its network fails on images: {error}") from error
 
     def probabilities(self, pictures: list[bytes]) -> list[list[float]]:
-        """Return the class probabilities of each picture (32 x 32 x 3 bytes), each summing to 1."""
+        """Return the class probabilities of each image (32 x 32 x 3 bytes), each summing to 1."""
         rows: list[list[float]] = []
         while len(rows) < len(pictures):
             left = len(pictures) - len(rows)
@@ -106,7 +106,7 @@ class Answerer:
             return logits.double()
 
     def _exact_batches(self) -> tuple[int, ...]:
-        """Return the batch sizes that give, on this machine, the numbers of one picture alone."""
+        """Return the batch sizes that give the same numbers as a single image on this machine."""
         largest, generator = BATCHES[0], torch.Generator().manual_seed(0)
         noise = torch.randint(0, 256, (largest, self._size**2 * 3), dtype=torch.uint8, generator=generator)
         pictures = [row.numpy().tobytes() for row in noise]

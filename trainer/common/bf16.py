@@ -1,4 +1,4 @@
-"""Whether a device computes in BF16 itself; nothing is emulated in silence."""
+"""Whether a device supports BF16 natively; BF16 is never silently emulated."""
 
 import time
 from functools import cache
@@ -11,14 +11,14 @@ from trainer.common.machine import bf16_instructions
 from trainer.common.torch_operators import mkldnn_available
 
 ROUNDS: Final = 5
-"""Measured steps of each precision, the first of which only warms up."""
+"""Measured steps per precision; the first is a warm-up."""
 
 
 def computes_bf16(device: torch.device) -> bool:
-    """Return whether `device` computes in BF16, emulation not counted.
+    """Return whether `device` supports BF16 without emulation.
 
-    On a CPU its instructions decide. Where the system does not list them, a convolution is measured once: BF16 that is
-    emulated is slower than FP32.
+    On a CPU this depends on its instructions. If the system does not list them, a convolution is measured once:
+    emulated BF16 is slower than FP32.
     """
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -31,7 +31,7 @@ def computes_bf16(device: torch.device) -> bool:
 
 @cache
 def bf16_is_faster() -> bool:
-    """Return whether a training step of a small convolution takes less time in BF16 than in FP32, measured now."""
+    """Measure whether a training step of a small convolution takes less time in BF16 than in FP32."""
     return _seconds(torch.bfloat16) < _seconds(torch.float32)
 
 

@@ -13,24 +13,24 @@ from trainer.common.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives:
-    """This rank among the others; every method is called by all of them. With `world_size` 1 nothing is sent."""
+    """Collectives of this rank; every method must be called by all ranks. With `world_size` 1 nothing is sent."""
 
     rank: int
     world_size: int
     telemetry: Telemetry | None = None
-    """Where the breadcrumb goes; None: nowhere."""
+    """Writes the breadcrumb; None: no breadcrumb."""
     process_group: dist.ProcessGroup | None = None
     """None: the default group of all ranks. For a subgroup, `rank` and `world_size` are those within it."""
 
     @classmethod
     def of_default_group(cls, telemetry: Telemetry | None = None) -> Self:
-        """Return those of the default process group; without one, a single rank is alone."""
+        """Return the collectives of the default process group; without one, this is the only rank."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls(rank=0, world_size=1, telemetry=telemetry)
         return cls(rank=dist.get_rank(), world_size=dist.get_world_size(), telemetry=telemetry)
 
     def sum_integers(self, values: Sequence[int], what: str = "sum of counts") -> list[int]:
-        """Return the sums over ranks of `values` (int64). Every rank passes equally many."""
+        """Return the sums over ranks of `values` (int64). Every rank passes the same number of values."""
         return [int(value) for value in self._reduced(torch.tensor(list(values), dtype=torch.int64), "SUM", what)]
 
     def max_integers(self, values: Sequence[int], what: str = "maximum of flags") -> list[int]:
@@ -60,7 +60,7 @@ class Collectives:
         return holder[0]
 
     def barrier(self, what: str = "barrier") -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         self.sum_integers([1], what)
 
     def _global(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""What a stage's entry function is called with."""
+"""The argument of a stage's entry function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,19 +32,19 @@ class StageContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Whether this rank writes the files that are written only once."""
         return self.rank == 0
 
     @property
     def datasets_dir(self) -> Path:
-        """The operator's data sets."""
+        """The data sets directory."""
         return Path(self.config.datasets_dir)
 
 
 def load_params(config: RunConfig) -> tuple[KindSpec, CommonParams]:
     """Return the kind of a run and its parameters.
 
-    Raises KeyError for a kind that is not installed, pydantic.ValidationError for parameters it does not take.
+    Raises KeyError for a kind that is not installed, pydantic.ValidationError for invalid parameters.
     """
     kind = kinds()[config.kind]
     return kind, kind.params.model_validate(config.params)

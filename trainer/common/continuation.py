@@ -1,14 +1,14 @@
-"""What every training loop does besides training: continue where it has to, save when due, stop when preempted.
+"""What every training loop does besides training: resume, save when due, stop when preempted.
 
     with Continuation(context=context, group=group, store=store, state=state, last=updates) as run:
         restored = run.restore()                      # None: from the beginning
         for step in range(restored.step if restored else 0, updates):
             ...                                       # one whole accumulation window and its optimizer step
             if run.after_update(step + 1, sampler_state):
-                return EXIT_PREEMPTED                 # saved; the entry hands the code on
+                return EXIT_PREEMPTED                 # saved; the entry returns this code
 
-A SIGTERM that reaches any rank between two updates makes all ranks save at the same step and leave. The signal may come
-to one rank only or at different times: the flags are reduced with a maximum once per update, so all decide alike.
+A SIGTERM that reaches any rank between two updates makes all ranks save at the same step and exit. The signal may reach
+only one rank, or ranks at different times: the flags are reduced with a maximum once per update, so all decide alike.
 """
 
 import signal
@@ -25,11 +25,11 @@ from trainer.common.distributed import Group
 from trainer.common.preemption import PreemptionFlag
 
 KEEP: Final = 3
-"""Newest checkpoints kept besides the pinned ones; the second newest serves when the newest turns out damaged."""
+"""Number of newest checkpoints kept besides the pinned ones; older ones are used if the newest is damaged."""
 
 
 class Continuation:
-    """Checkpoints and preemption of one training loop; see the module's text for its use."""
+    """Checkpoints and preemption of one training loop; see the module docstring for its use."""
 
     def __init__(
         self,
@@ -57,19 +57,19 @@ class Continuation:
     ) -> None:
         self._stack.close()
         if self._preempted:
-            # The first rank to end makes the launcher send SIGTERM to the others; they have saved and are leaving, too.
+            # When the first rank exits, the launcher sends SIGTERM to the others; they have saved and are exiting too.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     @property
     def preemption_requested(self) -> bool:
-        """Whether a SIGTERM has reached this rank; the others learn of it with the next update."""
+        """Whether a SIGTERM has reached this rank; the others are informed with the next update."""
         return self._flag.requested
 
     def restore(self, origin: Path | None = None) -> Restored | None:
-        """Fill the training state from where this attempt has to continue; None means from the beginning.
+        """Restore the training state at which this attempt continues; None means from the beginning.
 
-        In this order: the newest valid checkpoint in this trajectory's folder, saved by an earlier attempt or put
-        there when the run was made to continue another; `origin`, where the trajectory starts by its plan; nothing.
+        In this order: the newest valid checkpoint in this trajectory's folder, saved by an earlier attempt or linked
+        there when this run was created to continue another; `origin`, the planned start of the trajectory; nothing.
         Raises CheckpointRefused or CheckpointDamaged on all ranks alike.
         """
         restored = self._store.load_newest(self._state)
@@ -78,9 +78,9 @@ class Continuation:
         return restored
 
     def after_update(self, step: int, sampler: Callable[[], Mapping[str, Any]], *, due: bool = False) -> bool:
-        """Save if `step` is due, the last, or the one all ranks leave at; True tells the loop to leave now.
+        """Save if `step` is due, the last, or the one at which all ranks stop; True tells the loop to stop now.
 
-        `sampler` is called only when there is something to save. Every rank calls this once per update.
+        `sampler` is called only if a checkpoint is saved. Every rank must call this once per update.
         """
         self._flag.turned()
         preempted = bool(self._group.max_integers([self._flag.requested], "preemption flag")[0])
@@ -91,5 +91,5 @@ class Continuation:
         if preempted or due or step == self._last or (every and step % every == 0):
             self._store.save(step, self._state, sampler(), pinned=step in self._pin)
         if preempted and self._group.rank == 0:
-            self._context.telemetry.message(f"preempted: saved after update {step}, leaving", "warning")
+            self._context.telemetry.message(f"preempted: saved after update {step}, exiting", "warning")
         return preempted

@@ -26,12 +26,12 @@ from trainer.common.process import announce
 from trainer.common.telemetry import Telemetry
 
 TIMEOUT = timedelta(minutes=30)
-"""Longer than any hang limit: the supervisor places a hang better than a time-out inside one rank."""
+"""Longer than any hang limit: the supervisor locates a hang better than a timeout inside one rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Collectives):
-    """This rank's place among the others, and what it computes on."""
+    """This rank's position among the others, and its device."""
 
     telemetry: Telemetry
     device: torch.device
@@ -41,9 +41,9 @@ class Group(Collectives):
 
 @contextmanager
 def process_group(context: StageContext, *, expected_world_size: int | None = None) -> Iterator[Group]:
-    """Set this rank up as its run's configuration says, yield its `Group`, take the group down afterwards.
+    """Set up this rank according to the run's configuration, yield its `Group`, destroy the group afterwards.
 
-    Emits `start` before anything that can fail for lack of a device. `expected_world_size` defaults to the parameter
+    Emits `start` before anything that can fail without a device. `expected_world_size` defaults to the parameter
     `world_size` for a stage with more than one process and to 1 otherwise.
     Raises WorldSizeError, DeviceMapError, GroupInitError, OutOfMemoryError, NondeterministicOperatorError.
     """
@@ -100,15 +100,15 @@ def _check_devices(context: StageContext) -> None:
     visible, needed = torch.cuda.device_count(), max(gpus) + 1
     if visible < needed:
         raise DeviceMapError(
-            f"device cuda was asked for and {visible} GPUs are visible where {needed} are needed; "
-            "there is no fall-back to the CPU: make the GPUs visible, or ask for device cpu"
+            f"device cuda was requested, but {visible} GPUs are visible where {needed} are needed; "
+            "there is no fallback to the CPU: make the GPUs visible, or use device cpu"
         )
 
 
 def _initialise(group: Group) -> None:
     choose_interface(one_node=os.environ.get("LOCAL_WORLD_SIZE") == str(group.world_size))
-    # With NCCL the small integer collectives stay on gloo: they work before the first NCCL communicator exists, so
-    # a wrong rank-to-device map can be told before NCCL is touched, and they never wait for the GPU.
+    # With NCCL, the small integer collectives still use gloo: they work before the first NCCL communicator exists, so
+    # a wrong rank-to-device map is reported before NCCL is used, and they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if group.backend == "nccl" else group.backend
     group.telemetry.phase("rendezvous", 0)
     try:
@@ -119,7 +119,7 @@ def _initialise(group: Group) -> None:
 
 
 def choose_interface(*, one_node: bool) -> None:
-    """Let gloo talk over the loopback interface when all ranks are on one machine and nothing else was asked for.
+    """Make gloo use the loopback interface if all ranks are on one machine and no other interface is configured.
 
     Raises GroupInitError for an interface this machine does not have.
     """
@@ -127,15 +127,15 @@ def choose_interface(*, one_node: bool) -> None:
     known = [interface for _, interface in socket.if_nameindex()]
     if name is not None and name not in known:
         raise GroupInitError(
-            f"GLOO_SOCKET_IFNAME={name!r} is no interface of this machine ({', '.join(known)}): "
-            "gloo takes exactly one interface name, no list and no exclusion"
+            f"GLOO_SOCKET_IFNAME={name!r} is not an interface of this machine ({', '.join(known)}): "
+            "gloo needs exactly one interface name, not a list or an exclusion"
         )
     if name is None and one_node and "lo" in known:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 
 def gpu_identity(device: torch.device) -> str:
-    """Return a GPU's index, name and serial number: two ranks with the same number use the same GPU."""
+    """Return a GPU's index, name and UUID: two ranks with the same UUID use the same GPU."""
     properties = torch.cuda.get_device_properties(device)
     return f"{device} {properties.name} {getattr(properties, 'uuid', '')}".strip()
 

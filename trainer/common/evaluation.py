@@ -1,7 +1,7 @@
 """Evaluation that counts every sample exactly once at any number of ranks.
 
-Ranks take turns through the ids (`share`), nothing is repeated to even them out, and nothing is averaged per rank:
-sums and counts travel, and the only division is by the global count.
+Ids are dealt to the ranks in turn (`share`), nothing is repeated to even them out, and nothing is averaged per rank:
+ranks exchange sums and counts, and the only division is by the global count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ Reduce = Callable[[Sequence[Any]], list[Any]]
 
 
 def share(count: int, rank: int, world_size: int) -> range:
-    """Return the ids of `rank`: every id below `count` belongs to exactly one rank, sizes differ by one at most.
+    """Return the ids of `rank`: every id below `count` belongs to exactly one rank, sizes differ by at most one.
 
     Raises ValueError for a rank outside 0..world_size-1.
     """
@@ -26,7 +26,7 @@ def share(count: int, rank: int, world_size: int) -> range:
 
 
 def batched(ids: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    """Return consecutive pieces of `ids`, the last one as short as it comes out."""
+    """Return consecutive pieces of `ids`; the last one may be shorter."""
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
@@ -69,12 +69,12 @@ class Tally:
         self._loss += nn.functional.cross_entropy(logits.double(), labels, reduction="sum")
         cells = labels * self.classes + guesses
         self._confusion += torch.bincount(cells, minlength=self.classes**2)
-        # Ids within one batch are distinct, so plain indexing loses no repeat; repeats over batches add up.
+        # Ids within one batch are distinct, so plain indexing misses no repeat; repeats across batches add up.
         self._seen[places] += 1
         self._predicted[places] += guesses
 
     def combined(self, sum_integers: Reduce, sum_floats: Reduce) -> Evaluation:
-        """Return the scores over all ranks. Raises ValueError when nobody counted anything."""
+        """Return the scores over all ranks. Raises ValueError if nothing was counted."""
         cells = sum_integers(self._confusion.tolist())
         (loss,) = sum_floats([float(self._loss)])
         seen = sum_integers(self._seen.tolist())

@@ -1,4 +1,4 @@
-"""Turns failures of the machine into texts a person can act on."""
+"""Turns failures of the machine into actionable messages."""
 
 import os
 import re
@@ -11,7 +11,7 @@ NONDETERMINISTIC = re.compile(r"^(?P<operator>\S+) does not have a deterministic
 
 
 class OutOfMemoryError(RuntimeError):
-    """A device had no memory left; the name is what the outcome looks for."""
+    """A device ran out of memory; the outcome is decided by this class name."""
 
 
 class NondeterministicOperatorError(RuntimeError):
@@ -19,11 +19,11 @@ class NondeterministicOperatorError(RuntimeError):
 
 
 class WorldSizeError(RuntimeError):
-    """The job has another number of processes than the run asked for."""
+    """The number of processes differs from the one the run requested."""
 
 
 class DeviceMapError(RuntimeError):
-    """The ranks cannot use the devices they were given."""
+    """The ranks cannot use their assigned devices."""
 
 
 class GroupInitError(RuntimeError):
@@ -31,7 +31,7 @@ class GroupInitError(RuntimeError):
 
 
 def world_size_text(expected: int, actual: int) -> str:
-    """Return what to read when `actual` processes came where `expected` were asked for."""
+    """Return the message for `actual` processes instead of `expected` ones."""
     return (
         f"expected a world size of {expected}, got {actual}: start {expected} processes, "
         f"for example `torchrun --standalone --nproc-per-node {expected} ...`, or set world_size={actual}"
@@ -39,7 +39,7 @@ def world_size_text(expected: int, actual: int) -> str:
 
 
 def shared_gpu_text(devices: Mapping[int, str]) -> str:
-    """Return what to read when two ranks sit on one GPU; `devices` maps rank to device."""
+    """Return the message for two ranks on one GPU; `devices` maps rank to device."""
     listing = ", ".join(f"rank {rank} -> {device}" for rank, device in sorted(devices.items()))
     return (
         f"two ranks share one GPU ({listing}): correct the environment (one visible GPU per rank, "
@@ -48,7 +48,7 @@ def shared_gpu_text(devices: Mapping[int, str]) -> str:
 
 
 def group_init_text(backend: str, world_size: int, cause: BaseException) -> str:
-    """Return what to read when the group did not come up: devices, interface, port and the cause."""
+    """Return the message for a failed process group: devices, interface, port and the cause."""
     env = os.environ.get
     return (
         f"the {backend} group of {world_size} ranks could not be initialised: {type(cause).__name__}: {cause}. "
@@ -56,13 +56,13 @@ def group_init_text(backend: str, world_size: int, cause: BaseException) -> str:
         f"interface: GLOO_SOCKET_IFNAME={env('GLOO_SOCKET_IFNAME', 'unset')}, "
         f"NCCL_SOCKET_IFNAME={env('NCCL_SOCKET_IFNAME', 'unset')}; "
         f"address: {env('MASTER_ADDR', 'unset')}:{env('MASTER_PORT', 'unset')}. "
-        f"The backend stays {backend}: correct the environment and start again"
+        f"There is no fallback from {backend}: fix the environment and start again"
     )
 
 
 @contextmanager
 def explained(rank: int, device: str) -> Iterator[None]:
-    """Re-raise out-of-memory and non-deterministic-operator errors with what to do about them."""
+    """Re-raise out-of-memory and non-deterministic-operator errors with advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -75,13 +75,13 @@ def explained(rank: int, device: str) -> Iterator[None]:
         if match is None:
             raise
         raise NondeterministicOperatorError(
-            f"operator {match['operator']} is not deterministic on {device}; the policy stays the same in every mode. "
-            f"The whole message: {error}"
+            f"operator {match['operator']} is not deterministic on {device}; deterministic algorithms are required in "
+            f"every mode. Full message: {error}"
         ) from error
 
 
 def _device_processes() -> str:
     try:
         return "; ".join(torch.cuda.list_gpu_processes(index) for index in range(torch.cuda.device_count())) or "none"
-    except Exception as error:  # needs an optional driver library; the report must not fail for lack of it
+    except Exception as error:  # needs an optional driver library; the report must work without it
         return f"unknown ({error})"

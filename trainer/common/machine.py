@@ -1,4 +1,4 @@
-"""What machine this is, read without torch: processor, memory, operating system."""
+"""Description of this machine, read without torch: processor, memory, operating system."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from typing import Final
 
 
 def cpu_model() -> str:
-    """Return the processor's name as Linux tells it, else the architecture."""
+    """Return the processor's name as reported by Linux, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -17,13 +17,13 @@ def cpu_model() -> str:
 
 
 COMPUTES_BF16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
-"""Flags of instructions that multiply in BF16: of x86-64 the first two, of 64-bit ARM the others.
+"""CPU flags of instructions that multiply in BF16: the first two for x86-64, the others for 64-bit ARM.
 
 AVX-512 alone only converts: every product is computed in FP32 there, which is slower than FP32 throughout."""
 
 
 def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Return whether the processor multiplies in BF16 by its own flags, None where it does not list them."""
+    """Return whether the processor multiplies in BF16 according to its flags, None if the system does not list them."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def memory_bytes() -> int:
 
 
 def operating_system() -> str:
-    """Return distribution, kernel and architecture in one line."""
+    """Return distribution, kernel and architecture on one line."""
     try:
         name = platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""`model.pt`: weights with everything needed to answer a picture, and a loader that guesses nothing."""
+"""`model.pt`: weights and everything needed to classify an image, with a strict loader."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS, INPUT_SIZ
 
 FORMAT: Final = "ddp-audit image classifier 1"
 WRAPPERS: Final = ("module.", "_orig_mod.")
-"""Put before every name by DistributedDataParallel and by torch.compile."""
+"""Prefixes added to every name by DistributedDataParallel and by torch.compile."""
 MAX_MODEL_BYTES: Final = 512 * 1024 * 1024
 NAMES_SHOWN: Final = 5
 MAX_CHOICES: Final = 64
@@ -24,23 +24,23 @@ Architecture = bool | int | float | str
 
 
 class ModelFileRefused(ValueError):
-    """The file is no model this product can answer with; the text says why."""
+    """The file is not a usable model; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelHeader:
-    """What a model file says of its network, besides the weights."""
+    """What a model file says about its network, besides the weights."""
 
     classes: tuple[str, ...]
     input_size: int
     """Height and width in pixels."""
     architecture: Mapping[str, Architecture]
-    """Choices the network was built with, such as a width, as `save_model` was given them; not checked here."""
+    """Choices the network was built with, such as a width, as passed to `save_model`; not checked here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageModel:
-    """A classifier ready to answer: evaluation mode, FP32, on the CPU."""
+    """A classifier ready for inference: evaluation mode, FP32, on the CPU."""
 
     network: nn.Module
     classes: tuple[str, ...]
@@ -63,8 +63,8 @@ def save_model(
 ) -> str:
     """Write weights, class names, seed, input size and normalisation atomically; return the file's SHA-256.
 
-    `network` may still be wrapped by DDP or torch.compile; `architecture` is what has to be known to build it again.
-    Raises ValueError for class names that repeat, for values that are no plain ones, and OSError.
+    `network` may still be wrapped by DDP or torch.compile; `architecture` contains what is needed to build it again.
+    Raises ValueError for repeated class names and for values that are not plain, and OSError.
     """
     _refuse_classes(list(classes))
     _refuse_architecture(dict(architecture or {}))
@@ -87,9 +87,9 @@ def save_model(
 
 
 def load_model(path: Path, build: Callable[[ModelHeader], nn.Module]) -> ImageModel:
-    """Return the model in `path`; `build(header)` makes the network its weights must fit name by name.
+    """Return the model in `path`; `build(header)` creates the network that its weights must match by name.
 
-    Raises ModelFileRefused for anything but such a file, also when `build` raises; FileNotFoundError, other OSErrors.
+    Raises ModelFileRefused for any other file, and if `build` raises; FileNotFoundError, other OSErrors.
     """
     size = path.stat().st_size
     if size > MAX_MODEL_BYTES:
@@ -122,27 +122,27 @@ def _header(document: Mapping[str, Any]) -> ModelHeader:
 def _built(build: Callable[[ModelHeader], nn.Module], header: ModelHeader) -> nn.Module:
     try:
         return build(header)
-    except Exception as error:  # whatever a kind's own code raises, the file is refused and the child lives on
+    except Exception as error:  # whatever a kind's own code raises, the file is rejected and the child continues
         raise ModelFileRefused(f"no network can be built from its header: {error}") from error
 
 
 def fit_weights(network: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Load `weights` strictly, whatever wrapped the network when they were saved.
+    """Load `weights` strictly, regardless of wrappers around the network when they were saved.
 
-    Raises ModelFileRefused naming every missing, unexpected, misshapen or non-finite entry (at most five of each).
+    Raises ModelFileRefused naming every missing, unexpected, wrongly shaped or non-finite entry (at most five of each).
     """
     expected = network.state_dict()
     found = without_wrappers(weights, expected.keys())
     problems = _name_problems(expected, found) or _value_problems(expected, found)
     if problems:
-        raise ModelFileRefused(f"the weights are of another model: {'; '.join(problems)}")
+        raise ModelFileRefused(f"the weights do not fit this model: {'; '.join(problems)}")
     network.load_state_dict(found, strict=True)
 
 
 def without_wrappers(weights: Mapping[str, Any], expected: Any) -> dict[str, Any]:
     """Return `weights` without the prefixes of wrappers, in any order and number.
 
-    A prefix goes only when every name carries it and the names do not fit yet, so a network with a part of its own
+    A prefix is removed only if every name has it and the names do not fit yet, so a network that has a submodule
     called `module` keeps it.
     """
     names = dict(weights)
@@ -157,20 +157,20 @@ def without_wrappers(weights: Mapping[str, Any], expected: Any) -> dict[str, Any
 def _document(name: str, data: bytes) -> dict[str, Any]:
     try:
         document = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen types here, depending on where the bytes stop making sense
+    except Exception as error:  # torch raises many exception types here, depending on where the bytes are invalid
         reason = re.split(r"[.\n]", str(error).strip(), maxsplit=1)[0] or type(error).__name__
         raise ModelFileRefused(f"{name} cannot be read as a weights-only PyTorch file: {reason}") from None
     if not isinstance(document, dict):
-        raise ModelFileRefused(f"{name} holds a {type(document).__name__}; weights, classes and seed are needed")
+        raise ModelFileRefused(f"{name} contains a {type(document).__name__}; weights, classes and seed are needed")
     missing = [key for key in ("weights", "classes") if key not in document]
     if missing:
         raise ModelFileRefused(
-            f"{name} lacks {' and '.join(missing)}; it holds {_listed(document)}. "
-            "Use the model.pt of a run, which carries weights, classes and seed"
+            f"{name} lacks {' and '.join(missing)}; it contains {_listed(document)}. "
+            "Use the model.pt of a run, which contains weights, classes and seed"
         )
     weights = document["weights"]
     if not isinstance(weights, Mapping) or not all(isinstance(key, str) for key in weights):
-        raise ModelFileRefused(f"weights in {name} are no mapping from names to tensors")
+        raise ModelFileRefused(f"weights in {name} are not a mapping from names to tensors")
     return document
 
 
@@ -201,7 +201,7 @@ def _name_problems(expected: Mapping[str, Tensor], found: Mapping[str, Any]) -> 
 def _value_problems(expected: Mapping[str, Tensor], found: Mapping[str, Any]) -> list[str]:
     wrong = [name for name, tensor in found.items() if not isinstance(tensor, Tensor)]
     if wrong:
-        return [f"no tensors: {_listed(wrong)}"]
+        return [f"not tensors: {_listed(wrong)}"]
     misshapen = [
         f"{name} has shape {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in expected.items()
@@ -210,12 +210,12 @@ def _value_problems(expected: Mapping[str, Tensor], found: Mapping[str, Any]) ->
     if misshapen:
         return misshapen[:NAMES_SHOWN]
     infinite = [name for name, tensor in found.items() if not bool(torch.isfinite(tensor).all())]
-    return [f"values that are not finite in {_listed(infinite)}; the training diverged"] if infinite else []
+    return [f"non-finite values in {_listed(infinite)}; the training diverged"] if infinite else []
 
 
 def _input_size(value: Any) -> int:
     if value != INPUT_SIZE:
-        raise ModelFileRefused(f"input_size is {value!r}; pictures are resized to {INPUT_SIZE}")
+        raise ModelFileRefused(f"input_size is {value!r}; images are resized to {INPUT_SIZE}")
     return INPUT_SIZE
 
 

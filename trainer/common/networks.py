@@ -1,4 +1,4 @@
-"""Networks whose shape is known well enough to be answered with the same bits alone and in a batch."""
+"""Networks with a known structure, which give the same bits for an image alone and in a batch."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ class PooledConvolutions(nn.Module):
     """Blocks of 3x3 convolutions, global average pool, linear head.
 
     Input (B, C, H, W) float, output (B, classes) logits. The classifier child folds BatchNorm into the convolutions
-    before it and takes one path through the library for any number of pictures; other networks answer as they are.
+    before it and takes one code path for any number of images; other networks are used unchanged.
     Raises ValueError for a convolution of another shape.
     """
 
@@ -34,7 +34,7 @@ class PooledConvolutions(nn.Module):
         return logits
 
     def run_block(self, block: nn.Module, features: Tensor) -> Tensor:
-        """Return what `block` makes of `features`; a network may save memory here, not change the result."""
+        """Return the output of `block` for `features`; a network may save memory here, but not change the result."""
         result: Tensor = block(features)
         return result
 

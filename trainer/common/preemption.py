@@ -1,4 +1,4 @@
-"""A SIGTERM from outside as a flag the training loop can act on, even while the main thread waits in a collective."""
+"""Turns an external SIGTERM into a flag for the training loop, even while the main thread waits in a collective."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ from types import TracebackType
 from typing import Self
 
 PATIENCE_SECONDS = 3.0
-"""A rank gives up waiting for the others after this long; they may be dead."""
+"""A rank stops waiting for the others after this time; they may be dead."""
 PATIENCE_TURNS = 2.0
-"""Unless its own updates take so long that one more may still be under way: then after this many of the longest."""
+"""If updates take long, it waits for this many times the longest update instead."""
 
 
 class PreemptionFlag:
     """Context manager that turns SIGTERM into `requested`.
 
     Python runs a signal handler only between bytecodes of the main thread, which a rank inside a collective does not
-    reach. The wake-up descriptor is written by the C handler at once, so a thread of ours sees the signal in any case:
-    it sets the flag, and unless `acknowledge` is called within `patience` seconds it ends the process with 143.
+    reach. The C handler writes to the wake-up descriptor immediately, so our thread always sees the signal. It sets the
+    flag, and unless `acknowledge` is called within `patience` seconds it ends the process with 143.
     """
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
@@ -37,9 +37,9 @@ class PreemptionFlag:
         return self._requested.is_set()
 
     def turned(self) -> None:
-        """Note that the loop has come round once more; a loop whose turns are long is given more patience.
+        """Record that the loop has finished an iteration; a loop with long iterations gets more patience.
 
-        A request is only answered at the end of a turn, so a rank in the middle of a long one is not stuck.
+        A request is handled only at the end of an iteration, so a rank in the middle of a long one is not stuck.
         """
         now, before = time.monotonic(), self._turned_at
         self._turned_at = now
@@ -47,7 +47,7 @@ class PreemptionFlag:
             self.patience = max(self.patience, PATIENCE_TURNS * (now - before))
 
     def acknowledge(self) -> None:
-        """Say that the loop has seen the request and is about to end by itself; nobody kills it any more."""
+        """Record that the loop has seen the request and is about to end by itself; it is not killed any more."""
         self._acknowledged.set()
 
     def __enter__(self) -> Self:
@@ -73,11 +73,11 @@ class PreemptionFlag:
             else:
                 return
         began = time.monotonic()
-        # Asked again after each wait: the turn that is under way may have ended and been the longest so far.
+        # Read again after each wait: the current iteration may have ended as the longest so far.
         while (left := began + self.patience - time.monotonic()) > 0:
             if self._acknowledged.wait(left):
                 return
         if not self._acknowledged.is_set():
-            print(f"SIGTERM: gave up after {self.patience:g} s, the other ranks do not answer", file=sys.stderr)  # noqa: T201
+            print(f"SIGTERM: gave up after {self.patience:g} s, the other ranks do not respond", file=sys.stderr)  # noqa: T201
             sys.stderr.flush()
             os._exit(128 + signal.SIGTERM)

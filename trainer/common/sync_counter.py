@@ -16,14 +16,14 @@ from trainer.common.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncWindow:
-    """What was reduced since the last look, usually in one update."""
+    """Reductions since the last call of `take`, usually of one update."""
 
     count: int
-    """Completed gradient reductions of the whole model, however many buckets each had."""
+    """Completed gradient reductions of the whole model, regardless of their number of buckets."""
     size: int
     """Bytes of gradients reduced."""
     seconds: float
-    """Time with at least one bucket under way, from its hook's call to the completion of its collective."""
+    """Time with at least one active bucket, from the call of its hook to the completion of its collective."""
     buckets: int
     """Buckets reduced."""
 
@@ -49,22 +49,22 @@ class SyncCounter:
         self._lock = threading.Lock()
         self._launched = self._done = 0  # buckets of the reduction in progress
         self._last_launched = False
-        self._open = 0  # buckets whose collective is under way
+        self._open = 0  # buckets whose collective is active
         self._count = self._size = self._buckets = 0
         self._spans: list[tuple[float, float]] = []
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def attach(self, model: DistributedDataParallel) -> None:
-        """Become the communication hook of `model`."""
+        """Register as the communication hook of `model`."""
         self._process_group = model.process_group
         on_gpu = next(model.parameters()).is_cuda
         self._nccl = on_gpu and "nccl" in dist.get_backend_config(self._process_group)
-        # gloo's futures are made for CPU tensors: with a shared GPU the hook waits itself, at the price of overlap.
+        # gloo's futures are designed for CPU tensors: with a shared GPU the hook waits itself, which costs overlap.
         self._waits = on_gpu and not self._nccl
         model.register_comm_hook(self, synchronise)
 
     def take(self) -> SyncWindow:
-        """Return what was completed since the last call. On CUDA this waits for the reductions under way."""
+        """Return what was completed since the last call. On CUDA this waits for active reductions."""
         with self._lock:
             self._settle_cuda()
             seconds = covered(self._spans)
@@ -74,7 +74,7 @@ class SyncCounter:
         return window
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Average one bucket over the ranks and keep the books."""
+        """Average one bucket over the ranks and update the counts."""
         buffer: torch.Tensor = bucket.buffer()
         started = self._launch(bucket)
         world_size = dist.get_world_size(self._process_group)
@@ -102,9 +102,9 @@ class SyncCounter:
         return reduced
 
     def average(self, buffer: torch.Tensor, world_size: int) -> None:
-        """Turn this rank's bucket into its share of the mean, as DDP does where no hook is registered.
+        """Turn this rank's bucket into its share of the mean, like DDP without a hook.
 
-        DDP multiplies by the inverse. Dividing gives other bits wherever 1 / world_size is no power of two.
+        DDP multiplies by the inverse. Dividing gives different bits unless world_size is a power of two.
         """
         buffer.mul_(1.0 / world_size)
 
@@ -151,7 +151,7 @@ class SyncCounter:
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Return the length of the union of (start, end) spans: buckets under way at the same time count once."""
+    """Return the length of the union of (start, end) spans: overlapping buckets count once."""
     total, reached = 0.0, -math.inf
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -160,7 +160,7 @@ def covered(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def synchronise(state: SyncCounter, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-    """Hand a bucket to its counter; DDP checks the names and annotations of a hook's parameters."""
+    """Pass a bucket to its counter; DDP checks the names and annotations of a hook's parameters."""
     return state.reduce(bucket)
 
 

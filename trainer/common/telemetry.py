@@ -1,4 +1,4 @@
-"""What one rank says while it works: event lines for the log, a breadcrumb for the post-mortem."""
+"""Telemetry of one rank: event lines for the log, a breadcrumb for the post-mortem."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ class Telemetry:
         self.crumb = CrumbWriter(paths.breadcrumb(rank))
 
     def start(self, *, device: str, backend: str, world_size: int, versions: Mapping[str, str]) -> None:
-        """Say who this rank is; the first event of every file."""
+        """Report the identity of this rank; the first event of every file."""
         self._events.write(
             "start",
             pid=os.getpid(),
@@ -33,12 +33,12 @@ class Telemetry:
         )
 
     def phase(self, phase: str, step: int | None = None) -> None:
-        """Enter a named phase at `step` updates done; this is an event, so not for every micro-batch."""
+        """Enter a named phase after `step` updates; this writes an event, so do not call it for every micro-batch."""
         self.mark(phase, step)
         self._events.write("phase", phase=phase, step=self.crumb.step)
 
     def mark(self, phase: str, step: int | None = None) -> None:
-        """Move the breadcrumb alone: cheap enough for forward, backward and save of every micro-batch."""
+        """Update only the breadcrumb: cheap enough for forward, backward and save of every micro-batch."""
         self.crumb.phase = phase
         if step is not None:
             self.crumb.step = step
@@ -46,7 +46,7 @@ class Telemetry:
 
     @contextmanager
     def collective(self, operation: str) -> Iterator[None]:
-        """Wrap one collective, so that a hang can be placed."""
+        """Wrap one collective, so that a hang can be located."""
         self.crumb.enter(operation)
         yield
         self.crumb.leave()  # not in a finally: an interrupted collective was never left
@@ -68,11 +68,11 @@ class Telemetry:
         self._events.write("checkpoint", step=step, path=path)
 
     def message(self, text: str, level: str = "info") -> None:
-        """Say something to a person."""
+        """Write a message for users."""
         self._events.write("message", level=level, text=text)
 
     def error(self, error: BaseException) -> None:
-        """Report the exception that ends this rank, with the place it happened at."""
+        """Report the exception that ends this rank, with the position at which it happened."""
         self._events.write(
             "error",
             error=type(error).__name__,
@@ -83,6 +83,6 @@ class Telemetry:
         )
 
     def end(self) -> None:
-        """Say that this rank finished its work; the last event of a good file."""
+        """Report that this rank finished its work; the last event of a complete file."""
         self.mark("end")
         self._events.write("end")

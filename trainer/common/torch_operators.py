@@ -1,4 +1,4 @@
-"""Operators of torch that have no public name, kept in one place: why each is needed, and what happens without it."""
+"""Private torch operators in one place: why each is needed, and what happens without it."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ def mkldnn_available() -> bool:
 
 
 def pack_convolution(weight: Tensor, shape: Shape) -> Tensor | None:
-    """Return the weight of a convolution laid out once for oneDNN, None where this torch has no operators for it.
+    """Return the weight of a convolution packed for oneDNN, None if this torch has no operators for it.
 
-    The public `torch.utils.mkldnn` converts whole modules and their inputs; `torch.mkldnn_convolution` lays the weight
-    out at every call, with the same bits and a sixth more time.
+    The public `torch.utils.mkldnn` converts whole modules and their inputs; `torch.mkldnn_convolution` packs the weight
+    at every call, which gives the same bits but takes a sixth more time.
     """
     pack = _operator("_reorder_convolution_weight")
     if pack is None or _operator("_convolution_pointwise") is None:
@@ -29,7 +29,7 @@ def pack_convolution(weight: Tensor, shape: Shape) -> Tensor | None:
 
 
 def packed_convolution(images: Tensor, packed: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-    """Return the convolution of `images` (B, C, H, W) with what `pack_convolution` returned."""
+    """Return the convolution of `images` (B, C, H, W) with the packed weight from `pack_convolution`."""
     result: Tensor = torch.ops.mkldnn._convolution_pointwise(images, packed, bias, *shape, "none", [], "")
     return result
 

@@ -1,4 +1,4 @@
-"""One accumulation window over DDP: an agreed token count, forward and backward inside `no_sync`, one reduction."""
+"""One accumulation window with DDP: a global token count, forward and backward inside `no_sync`, one reduction."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,14 +17,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a rule may divide by."""
+    """Counts a rule may divide by."""
 
     cell: int
     """Supervised tokens of this micro-batch."""
     rank: int
-    """Of this rank's window."""
+    """Supervised tokens of this rank's window."""
     window: int
-    """Of the whole window: all ranks, all micro-batches."""
+    """Supervised tokens of the whole window: all ranks, all micro-batches."""
     world_size: int
     accumulation: int
 
@@ -34,27 +34,27 @@ Rule = Callable[[Tensor, Counts], Tensor]
 
 
 def correct(loss_sum: Tensor, counts: Counts) -> Tensor:
-    """W * S / N: DDP's mean over ranks divides by W, so W cancels and N is left."""
+    """W * S / N: DDP's mean over ranks divides by W, so W cancels and N remains."""
     return counts.world_size * loss_sum / counts.window
 
 
 def mean_of_means(loss_sum: Tensor, counts: Counts) -> Tensor:
-    """The mean of each micro-batch, divided by their number: a short batch's tokens weigh too much."""
+    """The mean of each micro-batch, divided by their number: the tokens of a short batch get too much weight."""
     return loss_sum / counts.cell / counts.accumulation
 
 
 def rank_mean(loss_sum: Tensor, counts: Counts) -> Tensor:
-    """The rank's own mean over its window: a short rank's tokens weigh too much."""
+    """The rank's own mean over its window: the tokens of a rank with few tokens get too much weight."""
     return loss_sum / counts.rank
 
 
 def missing_world_size(loss_sum: Tensor, counts: Counts) -> Tensor:
-    """Divided by N alone: DDP's division by W is not made good."""
+    """Divided by N alone: DDP's division by W is not compensated."""
     return loss_sum / counts.window
 
 
 def extra_accumulation_division(loss_sum: Tensor, counts: Counts) -> Tensor:
-    """Divided by the number of micro-batches although N covers the whole window already."""
+    """Divided by the number of micro-batches although N already covers the whole window."""
     return correct(loss_sum, counts) / counts.accumulation
 
 
@@ -66,13 +66,13 @@ RULES: Final[dict[str, Rule]] = {
 def agree_on_counts(group: Group, tokens: Sequence[int], step: int) -> Counts:
     """Return the counts of the window before its first backward; `cell` is still 0. Collective.
 
-    `tokens` are this rank's counts per micro-batch. Raises EmptyWindowError on all ranks together when none has any.
+    `tokens` are this rank's counts per micro-batch. Raises EmptyWindowError on all ranks together if none has any.
     """
     window = group.sum_integers([sum(tokens)], "token count")[0]
     if window <= 0:
         raise EmptyWindowError(
             f"empty window at step {step}: the global count of supervised tokens is {window}; all {group.world_size} "
-            "ranks stop together, because a mean over nothing is no number. Check labels, masks and ignored targets"
+            "ranks stop together, because a mean over zero tokens is undefined. Check labels, masks and ignored targets"
         )
     return Counts(cell=0, rank=sum(tokens), window=window, world_size=group.world_size, accumulation=len(tokens))
 
@@ -87,10 +87,10 @@ def accumulate(
     rule: Rule = correct,
     step: int = 0,
 ) -> tuple[list[float], Counts]:
-    """Leave the window's gradient in `model` and return this rank's loss sums per micro-batch, and the counts.
+    """Compute the window's gradient in `model` and return this rank's loss sums per micro-batch, and the counts.
 
     Gradients are cleared first. Every micro-batch but the last runs forward **and** backward inside `no_sync()`: the
-    forward decides whether the backward reduces. A rank without tokens takes part all the same.
+    forward pass decides whether the backward pass reduces. A rank without tokens still takes part.
     """
     counts = agree_on_counts(group, tokens, step)
     model.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""The second witness of gradient synchronisations: all-reduce events recorded by torch's profiler, matched by bytes.
+"""Counts gradient synchronisations a second time: all-reduce events recorded by torch's profiler, matched by bytes.
 
 It shares no code and no data with the communication hook: events come from the backend itself (gloo, NCCL), sizes from
 the shapes the profiler recorded, and the expected bytes from the model's parameters.
@@ -25,11 +25,11 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "Float": 4, "Double": 8, "BFloat16": 2, "Half": 2, "Int": 4, "Long": 8,
     "unsigned char": 1, "signed char": 1, "Byte": 1, "Char": 1, "bool": 1, "Bool": 1,
 }  # fmt: skip
-"""Bytes per element by the type names that appear in traces."""
+"""Bytes per element, by the type names used in traces."""
 FIRST_WINDOWS: Final = 3
-"""Windows sampled at the start: DDP's initial buckets, the rebuilt ones, and one after that."""
+"""Windows sampled at the start: DDP's initial buckets, the rebuilt ones, and one more."""
 SETTLE_SECONDS: Final = 0.1
-"""Wait between a window's end and the end of its recording."""
+"""Pause between the end of a window and the end of its recording."""
 
 
 def gradient_bytes(model: nn.Module) -> int:
@@ -45,8 +45,8 @@ def is_sampled(step: int, steps_per_epoch: int) -> bool:
 def all_reduce_sizes(events: Sequence[Mapping[str, Any]], backend: str) -> list[int]:
     """Return the bytes of every all-reduce in a Chrome trace's events.
 
-    gloo and NCCL annotate each collective as `<backend>:all_reduce` with its input's shape and type; where NCCL leaves
-    the shape out, its `record_param_comms` entries carry element counts. Raises ValueError for an unknown type name.
+    gloo and NCCL annotate each collective as `<backend>:all_reduce` with its input's shape and type; if NCCL omits the
+    shape, its `record_param_comms` entries have element counts. Raises ValueError for an unknown type name.
     """
     name = f"{backend}:all_reduce"
     annotated = [item for item in events if item.get("name") == name and item.get("cat") == "user_annotation"]
@@ -61,11 +61,11 @@ def all_reduce_sizes(events: Sequence[Mapping[str, Any]], backend: str) -> list[
 
 
 class ProfilerWitness:
-    """Records sampled windows on one rank and reads its evidence from the traces it has written."""
+    """Records sampled windows on one rank and reads the evidence from its traces."""
 
     def __init__(self, model: nn.Module, *, backend: str, traces: Path, within: Path) -> None:
-        """`traces` is the folder, inside `within`, the first windows' traces stay in, for Perfetto or Chrome."""
-        # Kineto greets every start and stop on standard error; the rank's log is for its own words.
+        """`traces` is the folder, inside `within`, for the traces of the first windows, for Perfetto or Chrome."""
+        # Kineto prints every start and stop to stderr; keep that out of the rank's log.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._model_bytes, self._backend = gradient_bytes(model), backend
         self._traces, self._within = traces, within
@@ -80,8 +80,8 @@ class ProfilerWitness:
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities, record_shapes=True) as recording:
             yield
-            # The backend's threads note the end of a reduction after they have announced it (seen on torch 2.8): a
-            # profiler stopped at once loses the event.
+            # The backend's threads record the end of a reduction after they have signalled it (seen on torch 2.8): a
+            # profiler that is stopped immediately loses the event.
             time.sleep(SETTLE_SECONDS)
         self.windows.append(self._evidence(recording, step))
 
@@ -112,7 +112,7 @@ def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _annotated_size(arguments: Mapping[str, Any]) -> int:
     pairs = zip(arguments["Input Dims"], arguments["Input type"], strict=True)
-    # An input that is no tensor has neither shape nor type; a tensor without dimensions has a type and one element.
+    # An input that is not a tensor has neither shape nor type; a tensor without dimensions has a type and one element.
     return sum(prod(dims) * _item_bytes(kind) for dims, kind in pairs if kind and kind != "Scalar")
 
 

@@ -1,4 +1,4 @@
-"""What the second witness reports about one accumulation window; no torch, so that the audit can read it."""
+"""What the profiler reports about one accumulation window; no torch, so that the audit can read it."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,10 +13,10 @@ class WindowEvidence(BaseModel):
     reductions: int
     """Whole-model gradient reductions: all-reduced bytes divided by the model's gradient bytes."""
     unmatched_bytes: int
-    """All-reduced bytes that make up no whole model; anything but 0 leaves the window unjudged."""
+    """All-reduced bytes left over after whole gradients; anything but 0 means that the window is not judged."""
     events: int
     """All-reduce events; several per reduction when there are several buckets."""
     size: int
     """All-reduced bytes."""
     trace: str = ""
-    """Name of the kept trace file, empty when it was not kept."""
+    """Name of the trace file, empty if it was not kept."""

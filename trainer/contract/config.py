@@ -1,4 +1,4 @@
-"""`config.json`: everything a stage may know about the run it belongs to."""
+"""`config.json`: everything a stage may know about its run."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ class RunConfig(BaseModel):
     kind: str
     preset: str | None = None
     params: dict[str, Any]
-    """Complete parameters: preset and defaults filled in."""
+    """Complete parameters, including preset and defaults."""
     backend: str
-    """`nccl` or `gloo`, decided by the worker from `device`, `share_gpu` and what it found."""
+    """`nccl` or `gloo`, decided by the worker from `device`, `share_gpu` and the available GPUs."""
     device: str
     """`cuda` or `cpu`, decided like `backend`."""
     gpus: list[int] = []
-    """Indices of the GPUs given to this run; rank r uses entry r, or entry r mod n with `share_gpu`."""
+    """Indices of the GPUs assigned to this run; rank r uses entry r, or entry r mod n with `share_gpu`."""
     datasets_dir: str
     max_image_pixels: int = MAX_IMAGE_PIXELS
     """Larger pictures of a data source are refused."""
@@ -34,5 +34,5 @@ class RunConfig(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> "RunConfig":
-        """Read and check a `config.json`. Raises OSError and pydantic.ValidationError."""
+        """Read and validate a `config.json`. Raises OSError and pydantic.ValidationError."""
         return cls.model_validate(json.loads(path.read_text()))

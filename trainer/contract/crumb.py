@@ -1,7 +1,7 @@
-"""The breadcrumb: where a rank is right now, in a small memory-mapped file that outlives the rank.
+"""The breadcrumb: the current position of a rank, in a small memory-mapped file that outlives the rank.
 
-Fixed layout, little endian, written in place without system calls, so it survives SIGKILL and SIGSTOP. Two places are
-written in turn, each with a checksum: whatever interrupts a write, the one before it stays whole and is read instead.
+Fixed layout, little endian, written in place without system calls, so it survives SIGKILL and SIGSTOP. Two slots are
+written alternately, each with a checksum: if a write is interrupted, the previous slot is intact and is read instead.
 """
 
 import mmap
@@ -17,9 +17,9 @@ LAYOUT: Final = struct.Struct("<QQdqQB7x32s64s")
 """generation (1, 2, 3 …), pid, unix time, step, collectives entered, inside (0/1), phase, operation"""
 CHECKSUM: Final = struct.Struct("<I4x")
 PLACE: Final = LAYOUT.size + CHECKSUM.size
-"""Bytes of one of the two places: the position and its CRC-32."""
+"""Bytes of one of the two slots: the position and its CRC-32."""
 PATIENCE_SECONDS: Final = 0.2
-"""How long a reader waits for a whole position, should writes be so quick that both places change under its eyes."""
+"""How long a reader retries if writes are so fast that both slots change while it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,14 @@ class Crumb:
     time: float
     """Unix seconds of the last write."""
     step: int
-    """Updates done."""
+    """Finished updates."""
     collective: int
     """Number of collectives entered so far."""
     inside: bool
-    """Whether the newest collective was entered and not left."""
+    """Whether the latest collective was entered and not left."""
     phase: str
     operation: str
-    """Name of the newest collective."""
+    """Name of the latest collective."""
 
 
 class CrumbWriter:
@@ -68,19 +68,19 @@ class CrumbWriter:
         self._map[begin : begin + PLACE] = position + CHECKSUM.pack(zlib.crc32(position))
 
     def enter(self, operation: str) -> None:
-        """Note that a collective is about to start."""
+        """Record that a collective is about to start."""
         self.collective += 1
         self.inside, self.operation = True, operation
         self.flush()
 
     def leave(self) -> None:
-        """Note that the newest collective is over."""
+        """Record that the latest collective has ended."""
         self.inside = False
         self.flush()
 
 
 def read_crumb(path: Path) -> Crumb | None:
-    """Return the newest position that was written whole, or None when there is none yet."""
+    """Return the latest completely written position, or None if there is none yet."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def read_crumb(path: Path) -> Crumb | None:
             found = [values for begin in (0, PLACE) if (values := _position(data[begin : begin + PLACE]))]
             if found:
                 return _crumb(max(found))
-            if not any(data) or time.monotonic() > deadline:  # created, and nothing written yet
+            if not any(data) or time.monotonic() > deadline:  # created, but nothing written yet
                 return None
     finally:
         os.close(descriptor)

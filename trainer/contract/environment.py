@@ -1,10 +1,10 @@
-"""What `python -m trainer.probe` found on a machine; web and worker read it without torch."""
+"""The report of `python -m trainer.probe` on a machine; web and worker read it without torch."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Part(BaseModel):
-    """Base of the report: unknown fields are ignored, so that an older worker reads a newer probe."""
+    """Base of the report: unknown fields are ignored, so that an older worker can read a newer probe."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -13,7 +13,7 @@ class GpuInfo(Part):
     """One visible GPU."""
 
     index: int
-    """As torch counts the visible ones; what `RunConfig.gpus` holds."""
+    """Index among the GPUs visible to torch, as in `RunConfig.gpus`."""
     name: str
     uuid: str
     total_bytes: int
@@ -22,16 +22,16 @@ class GpuInfo(Part):
 
 
 class RankDevice(Part):
-    """Where one rank of the trial group ended up."""
+    """The device of one rank of the trial group."""
 
     rank: int
     device: str | None
-    """`cpu`, or `cuda:i` and the GPU's name; None when the rank did not come up."""
+    """`cpu`, or `cuda:i` and the GPU's name; None if the rank did not start."""
     error: str | None = None
 
 
 class EnvironmentReport(Part):
-    """The machine, and how a group of `ranks_asked` ranks would run on it."""
+    """The machine, and how a group of `ranks_asked` ranks runs on it."""
 
     host: str
     operating_system: str
@@ -39,26 +39,26 @@ class EnvironmentReport(Part):
     torch: str
     torchvision: str | None
     cuda_runtime: str | None
-    """CUDA version torch was built for; None for a CPU build."""
+    """CUDA version that torch was built for; None for a CPU build."""
     driver: str | None
     cpu: str
     cpu_count: int
-    """Processors this process may use."""
+    """CPUs this process may use."""
     memory_bytes: int
     disk_free_bytes: int
-    """Free space where the probe was told to look, else in its working directory."""
+    """Free space in the folder given to the probe, else in its working directory."""
     gpus: list[GpuInfo]
     gloo: bool
     nccl: bool
-    """Whether torch has the backend at all."""
+    """Whether torch was built with the backend."""
     bf16_cpu: bool
-    """Whether the CPU computes in BF16 rather than emulating it."""
+    """Whether the CPU supports BF16 natively rather than by emulation."""
     ranks_asked: int | None = None
     device: str | None = None
-    """What the trial group ran on: `cuda` or `cpu`; None without `--ranks`."""
+    """Device of the trial group: `cuda` or `cpu`; None without `--ranks`."""
     backend: str | None = None
     """`nccl` or `gloo`, as above."""
     ranks: list[RankDevice] = []
-    """The rank-to-device map that was really initialised."""
+    """The rank-to-device map that was actually initialised."""
     shortfalls: list[str] = []
-    """What stands in the way; empty when nothing does."""
+    """Problems found; empty if there are none."""

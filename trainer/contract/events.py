@@ -1,4 +1,4 @@
-"""Event lines: the only thing a rank tells the rest of the world, one JSON object per line.
+"""Event lines: the output of a rank, one JSON object per line.
 
 A line is `{"seq": n, "t": unix seconds, "type": ..., **fields}`. `seq` counts from 0 per file, a file
 belongs to one rank of one attempt, and only that rank appends to it.
@@ -23,7 +23,7 @@ EVENT_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "error": frozenset({"error", "text", "phase", "step", "traceback"}),
     "end": frozenset(),
 }
-"""Required fields per event type; a line with further fields is accepted, one with fewer is malformed."""
+"""Required fields per event type; additional fields are accepted, a line with missing ones is malformed."""
 
 NON_FINITE: Final[Mapping[str, float]] = {
     "NaN": math.nan,
@@ -33,7 +33,7 @@ NON_FINITE: Final[Mapping[str, float]] = {
 
 
 def encode_number(value: float | None) -> float | str | None:
-    """Return `value` as JSON can carry it: non-finite floats become their names, None stays null."""
+    """Return `value` in a form that JSON can represent: non-finite floats become their names, None becomes null."""
     if value is None or math.isfinite(value):
         return value
     if math.isnan(value):
@@ -44,7 +44,7 @@ def encode_number(value: float | None) -> float | str | None:
 def decode_number(value: float | str | None) -> float | None:
     """Invert `encode_number`.
 
-    Raises ValueError for a string that names no non-finite number.
+    Raises ValueError for a string that is not the name of a non-finite number.
     """
     if isinstance(value, str):
         if value not in NON_FINITE:
@@ -54,7 +54,7 @@ def decode_number(value: float | str | None) -> float | None:
 
 
 def encodable(value: Any) -> Any:
-    """Return a copy of `value` in which every non-finite float is its name, at any depth."""
+    """Return a copy of `value` in which every non-finite float is replaced by its name, at any depth."""
     if isinstance(value, float):
         return encode_number(value)
     if isinstance(value, Mapping):
@@ -65,9 +65,9 @@ def encodable(value: Any) -> Any:
 
 
 class EventWriter:
-    """Appends event lines to one file, whole lines only, visible to a reader as soon as written.
+    """Appends complete event lines to one file; readers see them immediately.
 
-    Raises FileNotFoundError when its folder is not there.
+    Raises FileNotFoundError if its folder does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class EventWriter:
     def write(self, event_type: str, **fields: Any) -> None:
         """Append one event.
 
-        Raises ValueError when the type is unknown or a required field is missing, OSError when the disk is full.
+        Raises ValueError if the type is unknown or a required field is missing, OSError if the disk is full.
         """
         missing = EVENT_FIELDS.get(event_type)
         if missing is None:
@@ -86,7 +86,7 @@ class EventWriter:
             raise ValueError(f"event {event_type!r} lacks {sorted(missing - fields.keys())}")
         record = {"seq": self._seq, "t": time.time(), "type": event_type, **encodable(fields)}
         data = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        # A short write happens only on a full disk; the rest must then fail loudly, not tear the next line.
+        # A short write happens only on a full disk; then the rest must raise an error, not corrupt the next line.
         while data:
             data = data[os.write(self._fd, data) :]
         self._seq += 1

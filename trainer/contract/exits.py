@@ -1,6 +1,6 @@
-"""Exit codes with a meaning that ranks, launcher and worker share."""
+"""Exit codes shared by ranks, launcher and worker."""
 
 from typing import Final
 
 EXIT_PREEMPTED: Final = 65
-"""The rank was asked to go, saved together with all others, and left."""
+"""The rank was asked to stop, saved together with all others, and exited."""

@@ -1,7 +1,7 @@
-"""Writing files so that a reader sees the old content or the new, never a half, and nothing where a run was deleted.
+"""Atomic file writes: a reader sees either the old or the new content, and a deleted run is not brought back.
 
-A run's folder is made by the worker that starts the run, or with the checkpoint it resumes from. All others make
-folders below it at most: a late writer then fails where the run was deleted, and does not bring it back.
+A run's folder is created by the worker that starts the run, or with the checkpoint it resumes from. All others only
+create folders inside it, so a late writer fails if the run was deleted.
 """
 
 import errno
@@ -21,9 +21,9 @@ def fsync_directory(path: Path) -> None:
 
 
 def make_folder(folder: Path, *, within: Path) -> None:
-    """Make `folder` and what is missing between it and `within`, which is never made.
+    """Create `folder` and its missing parents inside `within`, which is never created.
 
-    Raises FileNotFoundError when `within` is gone, ValueError when `folder` is not inside it.
+    Raises FileNotFoundError if `within` is gone, ValueError if `folder` is not inside it.
     """
     path = within
     for name in folder.relative_to(within).parts:
@@ -34,9 +34,9 @@ def make_folder(folder: Path, *, within: Path) -> None:
 
 
 def write_bytes_atomically(path: Path, data: bytes, *, within: Path | None = None) -> None:
-    """Write aside, flush to disk, rename over `path`. Raises OSError; then `path` is as it was.
+    """Write to a temporary file, flush to disk, rename to `path`. Raises OSError; `path` is then unchanged.
 
-    The folder of `path` must be there; with `within`, a folder above it, those between are made.
+    The folder of `path` must exist; with `within`, a folder above it, the folders in between are created.
     """
     if within is not None:
         make_folder(path.parent, within=within)
@@ -53,5 +53,5 @@ def write_bytes_atomically(path: Path, data: bytes, *, within: Path | None = Non
 
 
 def write_json_atomically(path: Path, document: Any, *, within: Path | None = None) -> None:
-    """Write `document` as JSON (non-finite numbers are refused) the way `write_bytes_atomically` does."""
+    """Write `document` as JSON (non-finite numbers are errors), in the same way as `write_bytes_atomically`."""
     write_bytes_atomically(path, json.dumps(document, allow_nan=False, indent=1).encode() + b"\n", within=within)

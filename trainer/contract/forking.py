@@ -1,9 +1,9 @@
-"""Starting `python -m MODULE` as a fork of this process, so that what was imported here need not be imported again.
+"""Starts `python -m MODULE` as a fork of this process, so that modules already imported need not be imported again.
 
-A fork does what a new interpreter would: its own environment, folder, output files, signal handlers and random state,
-the module run as `__main__`, and its own exit code. To the rest of the machine it looks like one too: the memory from
-which the kernel answers /proc/<pid>/cmdline and /proc/<pid>/environ is written anew, so that whoever looks for a
-process by its marker finds it. Only for a process with one thread that has not touched a GPU. Standard library only.
+A fork behaves like a new interpreter: it has its own environment, folder, output files, signal handlers and random
+state, runs the module as `__main__`, and has its own exit code. It also looks like one to other processes: the memory
+that the kernel reads for /proc/<pid>/cmdline and /proc/<pid>/environ is rewritten, so the process can be found by its
+marker. Only for a process with one thread that has not used a GPU. Standard library only.
 """
 
 import contextlib
@@ -20,41 +20,41 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 ROOM_VARIABLE: Final = "DDP_AUDIT_ROOM"
-"""Padding in the environment of the first process of a line of forks: room for theirs."""
+"""Padding in the environment of the first process of a chain of forks, to make room for theirs."""
 ROOM_BYTES: Final = 8192
 TELLING: Final = ("DDP_AUDIT_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-"""Beginnings of the variables by which processes are told apart."""
+"""Prefixes of the variables that identify processes."""
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def room() -> dict[str, str]:
-    """Return what to add to the environment of a process whose forks are to be found by their own environment."""
+    """Return what to add to the environment of a process so that its forks can show their own environment."""
     return {ROOM_VARIABLE: "." * ROOM_BYTES}
 
 
 def room_argument() -> str:
-    """Return a last argument, to be ignored, for a process whose forks are to show their own command line."""
+    """Return a last argument, to be ignored, for a process so that its forks can show their own command line."""
     return "." * (ROOM_BYTES // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a fork becomes."""
+    """The process that a fork becomes."""
 
     module: str
     arguments: tuple[str, ...]
-    """Of the module, as after `python -m MODULE`."""
+    """Arguments of the module, as in `python -m MODULE ARGUMENTS`."""
     environment: Mapping[str, str]
-    """All of it."""
+    """The complete environment."""
     cwd: str
     stdout: str | None
-    """File that output is appended to; None: this process's own."""
+    """File that output is appended to; None: the output of this process."""
     stderr: str | None
     new_session: bool = False
 
     @property
     def argv(self) -> list[str]:
-        """The command line this stands for."""
+        """The equivalent command line."""
         return [sys.executable, "-m", self.module, *self.arguments]
 
 
@@ -63,7 +63,7 @@ def module_command(argv: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     if not argv or argv[0] != sys.executable:
         return None
     rest = [*argv[1:]]
-    while rest[:1] in (["-u"], ["-P"]):  # what this process has anyway
+    while rest[:1] in (["-u"], ["-P"]):  # options that this process has already
         rest = rest[1:]
     return (rest[1], tuple(rest[2:])) if rest[:1] == ["-m"] and len(rest) > 1 else None
 
@@ -77,7 +77,7 @@ def fork(job: Job) -> int:
 
 
 def fork_blank() -> int:
-    """Fork and return the pid, 0 in the child, whose output is empty of what this process had not written yet."""
+    """Fork and return the pid, 0 in the child; output still buffered in this process is not written by the child."""
     sys.stdout.flush()
     sys.stderr.flush()
     return os.fork()
@@ -104,7 +104,7 @@ def _settle(job: Job) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as a new program would find them
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as in a new program
     if job.new_session:
         os.setsid()
     _redirect(os.devnull, 0, os.O_RDONLY)
@@ -126,7 +126,7 @@ def _redirect(path: str, descriptor: int, flags: int) -> None:
 
 
 def _draw_anew() -> None:
-    # A new interpreter would draw its own numbers; Python's `random` does so by itself after a fork, NumPy does not.
+    # A new interpreter has its own random numbers; Python's `random` is reseeded after a fork, NumPy is not.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
@@ -150,9 +150,9 @@ def _run(job: Job) -> int:
 
 
 def restate(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Write command line and environment to where the kernel reads them; what has no room is left out, last first.
+    """Write command line and environment to where the kernel reads them; what does not fit is left out, last first.
 
-    Returns whether the kernel shows them. What says whose process this is comes first.
+    Returns whether the kernel shows them. The variables that identify the process come first.
     """
     try:
         arguments, variables = _areas()
@@ -166,11 +166,11 @@ def restate(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _areas() -> Iterator[tuple[int, int]]:
-    """Return (begin, length) of the memory that holds the command line, and of that which holds the environment."""
+    """Return (begin, length) of the memory of the command line, and of the memory of the environment."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin_arguments, end_arguments, begin_variables, end_variables = (int(field) for field in fields[45:49])
     if not 0 < begin_arguments < end_arguments <= begin_variables < end_variables:
-        raise ValueError("the kernel does not say where the command line and the environment are")
+        raise ValueError("the kernel does not report where command line and environment are stored")
     yield begin_arguments, end_arguments - begin_arguments
     yield begin_variables, end_variables - begin_variables
 

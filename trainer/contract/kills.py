@@ -1,4 +1,4 @@
-"""`kills.json`: the kills on purpose of one stage, written by the worker and read by the kind that planned them."""
+"""`kills.json`: the planned kills of one stage, written by the worker and read by the kind that planned them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,16 +28,16 @@ class Kill:
     at: float
     """Unix seconds."""
     hit: bool
-    """Whether a rank was alive to receive it; only then it counts."""
+    """Whether a live rank received it; only then it counts."""
     crumbs: dict[str, Whereabouts] = field(default_factory=dict)
-    """rank -> where it was, of every rank that left a breadcrumb."""
+    """rank -> its position, for every rank that left a breadcrumb."""
 
 
 KILLS: Final = TypeAdapter(list[Kill])
 
 
 def load_kills(path: Path) -> list[Kill]:
-    """Return the kills made so far, none without the file. Raises OSError, pydantic.ValidationError."""
+    """Return the kills so far; empty if there is no file. Raises OSError, pydantic.ValidationError."""
     try:
         return KILLS.validate_json(path.read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The registry of kinds: one folder under `trainer/kinds` each, found by its `params` module.
+"""The registry of kinds: one folder per kind under `trainer/kinds`, found by its `params` module.
 
 `trainer/kinds/<package>/params.py` defines `KIND: KindSpec`. It must not import torch: web and worker read it. A kind
-that lives in a distribution of its own names its `KindSpec` as an entry point of the group `ddp_audit.kinds`.
+in a separate distribution registers its `KindSpec` as an entry point in the group `ddp_audit.kinds`.
 """
 
 import importlib
@@ -30,12 +30,12 @@ ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillPlan:
-    """SIGKILLs from outside while a stage trains; every kill is followed by a new attempt of the stage."""
+    """SIGKILLs sent by the worker while a stage trains; every kill is followed by a new attempt of the stage."""
 
     count: int
     seed: int
     after_stage: str
-    """An earlier stage that does the same work uninterrupted; its duration bounds when a kill is drawn."""
+    """An earlier stage that does the same work uninterrupted; its duration limits the times of the kills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class StagePlan:
     launcher: Literal["python", "torchrun"] = "python"
     """`torchrun` starts `world_size` ranks, `python` one process."""
     imports: Literal["nothing", "torch", "compiler"] = "compiler"
-    """What a stage's process would import by itself, and finds imported where its process is forked.
+    """What the process of a stage imports, and finds already imported if it is forked.
 
-    `nothing`: it starts at once, without waiting for torch. `compiler`: torch and its compiler, which the first
+    `nothing`: it starts immediately, without waiting for torch. `compiler`: torch and its compiler, which the first
     optimizer or DDP of a process imports."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Handed to the entry as `context.arguments`; JSON values only."""
+    """Passed to the entry as `context.arguments`; JSON values only."""
     kills: KillPlan | None = None
 
 
@@ -63,25 +63,25 @@ class DataSource:
     """Data that runs of a kind can read."""
 
     name: str
-    """As `ddp-audit acquire` takes it. A name that ends in `:NAME` stands for every name with that beginning."""
+    """Name for `ddp-audit acquire`. A name that ends in `:NAME` matches every name with that prefix."""
     title: str
-    """What it is, in a few words."""
+    """A short description."""
     fetched: bool = False
-    """Whether acquiring it brings files to this machine; else they are generated or put in place by hand."""
+    """Whether acquiring it downloads files to this machine; else they are generated or created by hand."""
 
     def covers(self, name: str) -> bool:
-        """Return whether `name` means this source."""
+        """Return whether `name` refers to this source."""
         family = self.name.removesuffix("NAME")
         return name.startswith(family) if family.endswith(":") else name == self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquisition:
-    """The data sources of a kind, and what fetches them."""
+    """The data sources of a kind, and the module that fetches them."""
 
     module: str
-    """Run as `python -m MODULE --datasets-dir D NAME [--json]`. It prints what happened, with `--json` as one document
-    `{ok, name, text, …}`. Exit code 0: the data is there; 1: it could not be fetched; 2: unknown name."""
+    """Run as `python -m MODULE --datasets-dir D NAME [--json]`. It prints the outcome, with `--json` as one document
+    `{ok, name, text, …}`. Exit code 0: the data is available; 1: it could not be fetched; 2: unknown name."""
     sources: tuple[DataSource, ...]
     parameter: str = "data"
     """The parameter that names the source of a run; empty when every run reads all of them."""
@@ -89,21 +89,21 @@ class Acquisition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    """How the picture classifier that a run trains is found and built."""
+    """How the image classifier that a run trains is found and built."""
 
     network: str
     """`package.module:function`, called as `function(header)` with a `trainer.common.model_file.ModelHeader`; returns
     the `torch.nn.Module` that the weights must fit. It maps (B, 3, 32, 32) to logits (B, classes)."""
     model_file: Callable[[Mapping[str, Any]], str]
     """Parameters of a run -> its model file, relative to `artifacts/`. A kind that trains several models names the one
-    that answers. The file is written by `trainer.common.model_file.save_model`."""
+    to use. The file is written by `trainer.common.model_file.save_model`."""
     label: Callable[[Mapping[str, Any]], str] = lambda _params: ""
-    """Parameters of a run -> a few words that tell its model from others in a list."""
+    """Parameters of a run -> a short text that distinguishes its model from others in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSpec:
-    """What the rest of the product knows about a kind. Raises ValueError for a specification that cannot work."""
+    """Everything the rest of the product knows about a kind. Raises ValueError for an invalid specification."""
 
     name: str
     title: str
@@ -115,27 +115,27 @@ class KindSpec:
     """Values that differ from the defaults of `params`; must contain `quick`."""
     preset_titles: Mapping[str, str]
     stages: Callable[[Any], list[StagePlan]]
-    """Parameters -> stages in the order they run. Pure."""
+    """Parameters -> stages in execution order. Pure."""
     preflight: Callable[[Any, PreflightContext], list[FieldProblem]] = lambda _params, _context: []
-    """Refusals that need a look at the machine (data sources); schema errors never reach it."""
+    """Checks that depend on the machine (data sources); it is called only with parameters that fit the schema."""
     headline_checks: tuple[str, ...] = ()
-    """Checks that say most about a run that passed; pages show these first. Empty: the first ones with numbers."""
+    """The most informative checks of a passed run; pages show these first. Empty: the first ones with numbers."""
     trend_check: str = ""
     """The check whose trend is shown first. Empty: the first headline check."""
     verifier: str = ""
     """Module that repeats the audit from the stored files, run as `python -m MODULE --run-dir D`. It prints one JSON
     document `{ok, rows, problems, pass_line}`. Empty: the result, its verdict and all files are checked."""
     acquisition: Acquisition | None = None
-    """None: runs need no data from elsewhere."""
+    """None: runs need no external data."""
     classifier: Classifier | None = None
-    """None: no run of this kind trains a picture classifier."""
+    """None: no run of this kind trains an image classifier."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Exception class name -> reason of failure, one of `trainer.contract.reasons.REASONS`."""
     quick_start: str = ""
-    """What the preset `quick` shows and how long it takes, for somebody who has no run yet: the first page offers it
+    """What the preset `quick` shows and how long it takes, for users without any run: the start page offers it
     with one button. Empty: not offered there."""
     exercise: str = ""
-    """The preset that measures the worked example of the page `/explain`. Empty: none does."""
+    """The preset that measures the worked example of the page `/explain`. Empty: none."""
 
     def __post_init__(self) -> None:
         problem = next(_spec_problems(self), None)
@@ -144,7 +144,7 @@ class KindSpec:
 
     @property
     def first_trend(self) -> str:
-        """The check whose trend is shown first, empty when the kind names none."""
+        """The check whose trend is shown first; empty if the kind names none."""
         return self.trend_check or next(iter(self.headline_checks), "")
 
 
@@ -167,9 +167,9 @@ def _spec_problems(spec: KindSpec) -> Iterator[str]:
 
 @cache
 def kinds() -> Mapping[str, KindSpec]:
-    """Return every kind by name, in order of name.
+    """Return every kind by name, sorted by name.
 
-    Raises TypeError for an entry point that is not a KindSpec, ValueError for a name that is taken.
+    Raises TypeError for an entry point that is not a KindSpec, ValueError for a name that is already taken.
     """
     found: dict[str, KindSpec] = {}
     for module in pkgutil.iter_modules(trainer.kinds.__path__):
@@ -182,14 +182,14 @@ def kinds() -> Mapping[str, KindSpec]:
 
 def _add(found: dict[str, KindSpec], spec: object, origin: str) -> None:
     if not isinstance(spec, KindSpec):
-        raise TypeError(f"{origin}: a kind is a KindSpec, not a {type(spec).__name__}")
+        raise TypeError(f"{origin}: a kind must be a KindSpec, not a {type(spec).__name__}")
     if spec.name in found:
-        raise ValueError(f"{origin}: the kind {spec.name!r} exists already")
+        raise ValueError(f"{origin}: the kind {spec.name!r} already exists")
     found[spec.name] = spec
 
 
 def ordered() -> list[KindSpec]:
-    """Return every kind in the order of precedence: those that come with the product first, each group by name."""
+    """Return every kind in order of precedence: built-in kinds first, each group sorted by name."""
     return sorted(kinds().values(), key=lambda spec: not spec.params.__module__.startswith(f"{BUILT_IN}."))
 
 
@@ -199,7 +199,7 @@ def default_kind() -> KindSpec:
 
 
 def quick_starts() -> list[KindSpec]:
-    """Return the kinds that are offered to somebody who has no run yet."""
+    """Return the kinds that are offered to users without any run."""
     return [spec for spec in ordered() if spec.quick_start]
 
 
@@ -209,19 +209,19 @@ def exercise_kind() -> KindSpec | None:
 
 
 def classifiers() -> Mapping[str, Classifier]:
-    """Return the classifier of every kind that has one, by the kind's name, in the order of precedence."""
+    """Return the classifier of every kind that has one, by kind name, in order of precedence."""
     return {spec.name: spec.classifier for spec in ordered() if spec.classifier is not None}
 
 
 def data_sources() -> list[tuple[Acquisition, DataSource]]:
-    """Return every data source with what fetches it, in the order of precedence of the kinds."""
+    """Return every data source with the module that fetches it, in order of precedence of the kinds."""
     return [(spec.acquisition, source) for spec in ordered() if spec.acquisition for source in spec.acquisition.sources]
 
 
 def resolve_params(kind: KindSpec, preset: str | None, given: Mapping[str, Any]) -> CommonParams:
-    """Return complete parameters: defaults, then the preset, then what was given.
+    """Return complete parameters: defaults, overridden by the preset, overridden by the given values.
 
-    Raises ParamsRefused naming every field that is unknown, of the wrong type, out of range or at odds with another.
+    Raises ParamsRefused naming every field that is unknown, of the wrong type, out of range or in conflict with others.
     """
     name = preset or DEFAULT_PRESET
     if name not in kind.presets:
@@ -245,6 +245,6 @@ def _problem(kind: KindSpec, item: Any) -> FieldProblem:
         known = list(kind.params.model_fields)
         meant = "".join(f"; did you mean {name}?" for name in get_close_matches(field_name, known, 1))
         message = f"unknown parameter{meant or ';'} {kind.name} knows {', '.join(known)}"
-    elif "field" in item.get("ctx", {}):  # raised by `params` with a field of its own choice
+    elif "field" in item.get("ctx", {}):  # raised by `params`, which chooses the field
         field_name = str(item["ctx"]["field"])
     return FieldProblem(field=field_name, message=message)

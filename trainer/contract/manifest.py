@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint: what makes a directory a checkpoint, readable and checkable without torch.
+"""The manifest of a checkpoint: it makes a directory a checkpoint, and can be read and verified without torch.
 
 A checkpoint is `<root>/step-NNNN/`. Its `manifest.json` is written after every other file, lists each of them with size
-and SHA-256, and carries a digest of itself, so that one flipped bit anywhere in the directory is noticed. Every file
-carries its step and the lock of its training, so that files of two saves are noticed, too.
+and SHA-256, and contains its own digest, so that a single flipped bit anywhere in the directory is detected. Every file
+contains its step and the lock of its training, so that mixed files of two saves are detected, too.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ STEP_DIRECTORY: Final = re.compile(r"step-([0-9]+)")
 
 
 class ManifestInvalid(ValueError):
-    """The directory is no complete checkpoint; the text names the file and what is wrong with it."""
+    """The directory is not a complete checkpoint; the text names the file and what is wrong with it."""
 
 
 def _inside(name: str) -> str:
-    """Return the name of a checkpoint's file. Raises ValueError for one that leads out of its directory."""
+    """Return the name of a checkpoint file. Raises ValueError for a name that leads out of its directory."""
     path = PurePosixPath(name)
     if not name.isprintable() or path.is_absolute() or not path.parts or ".." in path.parts:
-        raise ValueError(f"{name[:200]!r} is no name of a file inside the checkpoint")
+        raise ValueError(f"{name[:200]!r} is not a file name inside the checkpoint")
     return name
 
 
@@ -45,7 +45,7 @@ class FileEntry(Strict):
 
 
 class ParameterEntry(Strict):
-    """One trainable tensor, in the order the model lists them."""
+    """One trainable tensor, in model order."""
 
     name: str
     shape: list[int]
@@ -53,18 +53,18 @@ class ParameterEntry(Strict):
 
 
 class Header(Strict):
-    """What the checkpoint belongs to; compared field by field before it is loaded."""
+    """Identity of the checkpoint; compared field by field before it is loaded."""
 
     kind: str
     step: int
-    """Updates done."""
+    """Finished updates."""
     world_size: int
     data_lock: str
-    """Digest of the data and of the rule that orders it."""
+    """Digest of the data and of the ordering rule."""
     lock: str
-    """Digest of kind, data lock, world size and every parameter that shapes the training; every file carries it."""
+    """Digest of kind, data lock, world size and every parameter that affects the training; in every file."""
     config: dict[str, Any]
-    """Complete parameters of the run, and the device type it trained on."""
+    """Complete parameters of the run, and the device type it was trained on."""
     parameters: list[ParameterEntry]
     optimizer: list[list[str]]
     """Parameter names per parameter group, in the optimizer's order."""
@@ -79,14 +79,14 @@ class Manifest(Strict):
     schema_version: int = FORMAT
     header: Header
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
-    """By names below the directory: a restored checkpoint must not make anybody read what lies elsewhere."""
+    """By name inside the directory: a restored checkpoint must not cause reads of files elsewhere."""
     pinned: bool = False
-    """Kept whatever the number of newer checkpoints."""
+    """Kept regardless of the number of newer checkpoints."""
     digest: str = ""
     """SHA-256 of everything above, see `sealed`."""
 
     def sealed(self) -> "Manifest":
-        """Return a copy whose `digest` is that of its content."""
+        """Return a copy with the `digest` of its content."""
         return self.model_copy(update={"digest": self._content_digest()})
 
     def _content_digest(self) -> str:
@@ -94,31 +94,31 @@ class Manifest(Strict):
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def check_seal(self) -> None:
-        """Raise ManifestInvalid when the content is not what was sealed."""
+        """Raise ManifestInvalid if the content does not match its digest."""
         if self.digest != self._content_digest():
             raise ManifestInvalid(f"{MANIFEST} does not match its own digest: it was changed after it was written")
 
     @property
     def total_bytes(self) -> int:
-        """Size of all files it lists."""
+        """Total size of the listed files."""
         return sum(entry.bytes for entry in self.files.values())
 
 
 def step_directory(root: Path, step: int) -> Path:
-    """Return where the checkpoint after `step` updates lives."""
+    """Return the directory of the checkpoint after `step` updates."""
     return root / f"step-{step:04d}"
 
 
 def step_of(directory: Path) -> int | None:
-    """Return the step a directory's name claims, None for any other name."""
+    """Return the step in a directory name, None for any other name."""
     match = STEP_DIRECTORY.fullmatch(directory.name)
     return int(match.group(1)) if match else None
 
 
 def step_directories(root: Path) -> list[Path]:
-    """Return the `step-NNNN` directories of a root, newest step first; an absent root has none.
+    """Return the `step-NNNN` directories of a root, newest step first; none if the root does not exist.
 
-    Steps are compared as numbers, so it does not matter with how many digits they are written.
+    Steps are compared as numbers, so their number of digits does not matter.
     """
     if not root.is_dir():
         return []
@@ -127,19 +127,19 @@ def step_directories(root: Path) -> list[Path]:
 
 
 def spellings(root: Path, step: int) -> list[Path]:
-    """Return every directory of a root that claims a step: `step-0100` and `step-100` both are step 100."""
+    """Return every directory of a root with this step: `step-0100` and `step-100` are both step 100."""
     return [path for path in step_directories(root) if step_of(path) == step]
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read a manifest and check its seal and its step, not the files it lists.
+    """Read a manifest and verify its digest and step, but not the listed files.
 
-    Raises ManifestInvalid when it is missing, damaged, of a format without stamps, or in the directory of another step.
+    Raises ManifestInvalid if it is missing, damaged, of a format without stamps, or in the directory of another step.
     """
     try:
         manifest = Manifest.model_validate(_of_this_format(json.loads((directory / MANIFEST).read_bytes())))
     except FileNotFoundError:
-        raise ManifestInvalid(f"{MANIFEST} is missing: the save never finished") from None
+        raise ManifestInvalid(f"{MANIFEST} is missing: the save did not finish") from None
     except OSError as error:
         raise ManifestInvalid(f"{MANIFEST} cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -183,17 +183,17 @@ def file_digest(path: Path) -> str:
 
 
 def check_file(directory: Path, name: str, entry: FileEntry) -> None:
-    """Raise ManifestInvalid unless the file is there with the size and digest the manifest gives; no link is one."""
+    """Raise ManifestInvalid unless the file exists with the size and digest in the manifest; links are not accepted."""
     path = directory / name
     try:
         status = path.lstat()
         if not S_ISREG(status.st_mode) or not path.resolve().is_relative_to(directory.resolve()):
-            raise ManifestInvalid(f"{name} is no plain file of this checkpoint")
+            raise ManifestInvalid(f"{name} is not a regular file of this checkpoint")
         size = status.st_size
         if size != entry.bytes:
             raise ManifestInvalid(f"{name} has {size} bytes, the manifest says {entry.bytes}")
         if file_digest(path) != entry.sha256:
-            raise ManifestInvalid(f"{name} has the right size but not the digest of the manifest")
+            raise ManifestInvalid(f"{name} has the correct size but not the digest in the manifest")
     except FileNotFoundError:
         raise ManifestInvalid(f"{name} is missing") from None
     except OSError as error:
@@ -201,9 +201,9 @@ def check_file(directory: Path, name: str, entry: FileEntry) -> None:
 
 
 def check_stamp(stamp: Stamp, manifest: Manifest, name: str) -> None:
-    """Raise ManifestInvalid unless a file belongs to the checkpoint, was written by its rank and holds what is listed.
+    """Raise ManifestInvalid unless a file belongs to the checkpoint, was written by its rank and contains what is listed.
 
-    What it really holds is compared with its stamp by whoever reads it.
+    Its actual content is compared with its stamp when it is loaded.
     """
     header = manifest.header
     if stamp.step != header.step:
@@ -226,7 +226,7 @@ def check_listing(manifest: Manifest) -> None:
 
 
 def verify(directory: Path) -> Manifest:
-    """Check the manifest and every file it lists: size, digest, step, training, rank, types of tensors.
+    """Verify the manifest and every listed file: size, digest, step, training, rank, types of tensors.
 
     Raises ManifestInvalid naming the first fault.
     """

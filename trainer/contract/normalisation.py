@@ -1,8 +1,8 @@
-"""What each way of normalising a window of token losses gives, exactly: the right one and the mistakes people make.
+"""Exact result of each way to normalise a window of token losses: the correct one and common mistakes.
 
 A window is cells[rank][micro-batch]; a cell has a count and a sum, of losses or of gradients (the arithmetic is the
 same, since a gradient is linear in the loss). With Fraction sums every hypothesis is exact; floats work as well.
-Audits and pages both compute with this module, so that they cannot differ.
+Audits and pages both use this module, so they cannot disagree.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ class Cell:
     tokens: int
     """Supervised tokens: positions that contribute to the loss."""
     total: Number
-    """Sum over them of the loss, or of its gradient."""
+    """Sum of the loss, or of its gradient, over these tokens."""
     padding: int = 0
-    """Cells outside the loss."""
+    """Positions that are not part of the loss."""
     padding_total: Number = 0
-    """What they would add if they were not ignored."""
+    """What they would add to the sum if they were not ignored."""
 
 
 Window = Sequence[Sequence[Cell]]
 
 
 class EmptyWindowError(ValueError):
-    """No rank has a supervised token in the window; every rank raises this, and zero is never substituted."""
+    """No rank has a supervised token in the window; every rank raises this, and no zero is substituted."""
 
 
 def rank_counts(window: Window) -> list[int]:
@@ -45,7 +45,7 @@ def rank_totals(window: Window) -> list[Number]:
 
 
 def count(window: Window) -> int:
-    """Return N, the supervised tokens of all ranks and micro-batches. Raises EmptyWindowError when there are none."""
+    """Return N, the supervised tokens of all ranks and micro-batches. Raises EmptyWindowError if there are none."""
     tokens = sum(rank_counts(window))
     if tokens <= 0:
         raise EmptyWindowError(f"global token count {tokens}: the window has no supervised token on any rank")
@@ -58,7 +58,7 @@ def correct(window: Window) -> Number:
 
 
 def mean_of_means(window: Window) -> Number:
-    """Every micro-batch of every rank weighs the same, however many tokens it has."""
+    """Every micro-batch of every rank has the same weight, regardless of its number of tokens."""
     return _mean([_mean([_mean_of(cell) for cell in row]) for row in window])
 
 
@@ -68,42 +68,42 @@ def rank_mean(window: Window) -> Number:
 
 
 def missing_world_size(window: Window) -> Number:
-    """S_r / N on each rank: DDP's division by W is not made good."""
+    """S_r / N on each rank: DDP's division by W is not compensated."""
     return correct(window) / len(window)
 
 
 def extra_world_size(window: Window) -> Number:
-    """W applied once too often, or a communication hook that sums and does not divide."""
+    """W applied once too often, or a communication hook that sums without dividing."""
     return correct(window) * len(window)
 
 
 def extra_accumulation_division(window: Window) -> Number:
-    """The sum over the whole window's count, and divided by the micro-batches again."""
+    """The sum over the count of the whole window, divided by the number of micro-batches again."""
     return correct(window) / _steps(window)
 
 
 def missing_world_size_and_extra_division(window: Window) -> Number:
-    """Both: no factor W, and divided by the micro-batches."""
+    """Both: no factor W, and divided by the number of micro-batches."""
     return correct(window) / len(window) / _steps(window)
 
 
 def micro_means_undivided(window: Window) -> Number:
-    """Means of micro-batches added up, the division by their number forgotten."""
+    """Means of micro-batches summed, without dividing by their number."""
     return mean_of_means(window) * _steps(window)
 
 
 def micro_means_undivided_times_world_size(window: Window) -> Number:
-    """As before, and a factor W with nothing to cancel."""
+    """As before, with a factor W that nothing cancels."""
     return micro_means_undivided(window) * len(window)
 
 
 def micro_means_times_world_size(window: Window) -> Number:
-    """Means of micro-batches, divided by their number, times W although they are means already."""
+    """Means of micro-batches, divided by their number, times W although they are already means."""
     return mean_of_means(window) * len(window)
 
 
 def denominator_per_micro_step(window: Window) -> Number:
-    """The global count is taken for each micro-batch alone, and the result divided by the micro-batches."""
+    """The global count is taken per micro-batch, and the result divided by the number of micro-batches."""
     columns = list(zip(*window, strict=True))
     return _mean([_sum(cell.total for cell in column) / sum(cell.tokens for cell in column) for column in columns])
 
@@ -114,23 +114,23 @@ def rank_zero_count_everywhere(window: Window) -> Number:
 
 
 def last_micro_batch_lost(window: Window) -> Number:
-    """The last micro-batch is in the count and not in the sum."""
+    """The last micro-batch is included in the count but not in the sum."""
     return _total([row[:-1] for row in window]) / count(window)
 
 
 def padding_in_count(window: Window) -> Number:
-    """Cells outside the loss are counted."""
+    """Positions outside the loss are counted."""
     return _total(window) / (count(window) + _padding(window))
 
 
 def padding_in_both(window: Window) -> Number:
-    """Cells outside the loss are counted and add to the loss."""
+    """Positions outside the loss are counted and added to the loss."""
     extra = _sum(cell.padding_total for row in window for cell in row)
     return (_total(window) + extra) / (count(window) + _padding(window))
 
 
 def weighted_means(window: Window) -> Number:
-    """Another right spelling: micro-batch means weighted by n / (N / W), then DDP's mean over ranks."""
+    """Another correct form: micro-batch means weighted by n / (N / W), then DDP's mean over ranks."""
     share = Fraction(count(window), len(window))
     return _mean([_sum(_mean_of(cell) * (cell.tokens / share) for cell in row if cell.tokens) for row in window])
 
@@ -155,16 +155,16 @@ HYPOTHESES: Final[Mapping[str, Callable[[Window], Number]]] = {
         padding_in_both,
     )
 }
-"""The right rule and the mistakes, by name. `weighted_means` is right too and so no hypothesis of its own."""
+"""The correct rule and the mistakes, by name. `weighted_means` is also correct and therefore not listed."""
 
 
 def unsynchronised(window: Window) -> list[Number]:
-    """Return what each rank is left with when the right local term W * S_r / N is never averaged over ranks."""
+    """Return each rank's result if the correct local term W * S_r / N is never averaged over ranks."""
     return [len(window) * total / count(window) for total in rank_totals(window)]
 
 
 def right_weight(window: Window) -> Fraction:
-    """Return the weight of every token under the right rule, 1 / N; the weights of all tokens add up to 1."""
+    """Return the weight of every token under the correct rule, 1 / N; the weights of all tokens sum to 1."""
     return Fraction(1, count(window))
 
 
@@ -176,7 +176,7 @@ def rank_mean_weights(window: Window) -> list[Fraction | None]:
 def token_weights(window: Window) -> list[list[tuple[Number, Number, Number]]]:
     """Return per cell the weight of one token under (correct, rank_mean, mean_of_means); the sum over tokens is 1.
 
-    Raises ZeroDivisionError for a cell without tokens: it has none that could weigh anything.
+    Raises ZeroDivisionError for a cell without tokens.
     """
     right, cells = right_weight(window), len(window) * _steps(window)
     return [

@@ -1,4 +1,4 @@
-"""Parameters every kind shares, and how a refusal of parameters is told."""
+"""Parameters shared by all kinds, and how invalid parameters are reported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,42 +11,42 @@ MAX_IMAGE_PIXELS: Final = 20_000_000
 
 
 class CommonParams(BaseModel):
-    """Base of every kind's parameters: strict types, unknown names refused."""
+    """Base of every kind's parameters: strict types, unknown names are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     device: Literal["auto", "cuda", "cpu"] = Field(
         "auto",
         title="Device",
-        description="auto: NCCL when there is a GPU per rank, else CPU with gloo. cuda: NCCL or a refusal. cpu: gloo.",
+        description="auto: NCCL if there is a GPU per rank, else CPU with gloo. cuda: NCCL, else refused. cpu: gloo.",
     )
     share_gpu: bool = Field(
         False, title="Share a GPU", description="Let several ranks use one GPU over gloo; the result says so."
     )
     world_size: int = Field(2, ge=2, le=64, title="Ranks", description="Processes that train together.")
-    seed: int = Field(47, ge=0, le=2**31 - 1, title="Seed", description="Every random draw follows from it.")
+    seed: int = Field(47, ge=0, le=2**31 - 1, title="Seed", description="All random draws depend on it.")
     save_every: int = Field(
         0,
         ge=0,
         le=1_000_000,
         title="Save every",
-        description="Updates between two checkpoints; 0 saves at the end only.",
+        description="Updates between checkpoints; 0 saves only at the end.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldProblem:
-    """One reason to refuse a parameter."""
+    """One problem with a parameter."""
 
     field: str
     """Name of the parameter."""
     message: str
-    """What is wrong, with the numbers, and what would work."""
+    """The problem, with the numbers, and what would work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightContext:
-    """What a kind may look at before a run is recorded."""
+    """What a kind may use for checks before a run is recorded."""
 
     datasets_dir: Path
     max_image_pixels: int = MAX_IMAGE_PIXELS

@@ -1,4 +1,4 @@
-"""Every path of a run's folder, in one class per level: run > stage > attempt > rank."""
+"""All paths in a run's folder, with one class per level: run > stage > attempt > rank."""
 
 import re
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class AttemptPaths:
         return self.root / f"rank{rank}.crumb"
 
     def stacks(self, rank: int) -> Path:
-        """Thread stacks one rank dumped when asked (SIGUSR1)."""
+        """Thread stacks one rank dumped on request (SIGUSR1)."""
         return self.root / f"rank{rank}.stacks"
 
     def log(self, rank: int, stream: str) -> Path:
@@ -46,12 +46,12 @@ class AttemptPaths:
 
     @property
     def ranks_exit(self) -> Path:
-        """What the launcher saw of every rank; written by `trainer.launch`, read by the shim."""
+        """How the launcher saw every rank end; written by `trainer.launch`, read by the shim."""
         return self.root / "ranks.json"
 
     @property
     def plan(self) -> Path:
-        """What the shim was asked to start (argv, env, cwd, deadlines)."""
+        """What the shim has to start (argv, env, cwd, deadlines)."""
         return self.root / "plan.json"
 
     @property
@@ -74,7 +74,7 @@ class RunPaths:
 
     @property
     def config(self) -> Path:
-        """What the run was asked to do; see `trainer.contract.config`."""
+        """The configuration of the run; see `trainer.contract.config`."""
         return self.root / "config.json"
 
     @property
@@ -89,7 +89,7 @@ class RunPaths:
 
     @property
     def work(self) -> Path:
-        """Hand-over between stages of this run (tensors, plans); not offered for download."""
+        """Files passed between stages of this run (tensors, plans); not offered for download."""
         return self.root / "work"
 
     def checkpoints(self, stage: str | None = None) -> Path:
@@ -99,14 +99,14 @@ class RunPaths:
     def stage(self, name: str) -> Path:
         """Folder of one stage.
 
-        Raises ValueError for a name that is no plain lower-case word.
+        Raises ValueError for a name that is not a plain lower-case word.
         """
         if not STAGE_NAME.match(name):
             raise ValueError(f"stage name {name!r} must match {STAGE_NAME.pattern}")
         return self.root / name
 
     def kills(self, stage: str) -> Path:
-        """Kills on purpose in one stage; see `trainer.contract.kills`."""
+        """Planned kills of one stage; see `trainer.contract.kills`."""
         return self.stage(stage) / "kills.json"
 
     def attempt(self, stage: str, number: int) -> AttemptPaths:

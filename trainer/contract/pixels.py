@@ -1,7 +1,7 @@
-"""From a decoded picture to the 3x32x32 numbers of a classifier: one way for training and for answering.
+"""Converts a decoded image to the 3x32x32 input of a classifier, in the same way for training and classification.
 
-Needs Pillow, and numpy where an array is asked for; no torch. Everything a file can say about how it wants to be seen
-is settled here: orientation, transparency, bit depth, palette, colour model. Colour profiles are ignored.
+Needs Pillow, and numpy only for arrays; no torch. Handles everything in a file that affects its appearance:
+orientation, transparency, bit depth, palette, colour model. Colour profiles are ignored.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,13 +20,13 @@ CHANNEL_MEANS: Final = (0.4914, 0.4822, 0.4465)
 CHANNEL_DEVIATIONS: Final = (0.2470, 0.2435, 0.2616)
 """Per channel (red, green, blue), on pixels divided by 255: `(pixel / 255 - mean) / deviation`."""
 BACKGROUND: Final = (255, 255, 255)
-"""What transparent pixels stand on: white."""
+"""Background of transparent pixels: white."""
 
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""What Pillow may open, by content (multi-picture JPEG included): formats whose header bounds the memory of decoding.
+"""Formats Pillow may open, by content (including multi-picture JPEG): their header bounds the memory of decoding.
 
-TIFF tiles, AVIF streams and the text variants of PPM do not keep to the size their header states; vector formats and
-HEIC need foreign code."""
+TIFF tiles, AVIF streams and the text variants of PPM can exceed the size in their header; vector formats and HEIC need
+additional libraries."""
 
 UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -37,16 +37,16 @@ UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What undoes each orientation (1 is upright)."""
+"""The operation that undoes each orientation (1 is upright)."""
 SIXTEEN_BIT_MODES: Final = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 
 
 class PixelsRefused(ValueError):
-    """A picture was decoded but its pixels have no agreed meaning as a colour."""
+    """An image was decoded, but its pixels have no defined meaning as colours."""
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return `image` upright, opaque and in 8-bit RGB, at its own size.
+    """Return `image` upright, opaque and in 8-bit RGB, at its original size.
 
     Raises PixelsRefused for pixels without a fixed range, OSError for a file that ends too early.
     """
@@ -57,7 +57,7 @@ def rgb(image: Image.Image) -> Image.Image:
     if turned.mode in SIXTEEN_BIT_MODES:
         return _from_sixteen_bits(turned)
     if turned.mode == "F":
-        raise PixelsRefused("floating-point pixels have no fixed range; save the picture with 8 or 16 bits per channel")
+        raise PixelsRefused("floating-point pixels have no fixed range; save the image with 8 or 16 bits per channel")
     if not turned.has_transparency_data:
         return _converted(turned, "RGB")
     rgba = _converted(turned, "RGBA")
@@ -67,7 +67,7 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def resized(image: Image.Image) -> Image.Image:
-    """Return `image` as the model sees it: `rgb`, squeezed to 32x32 (bilinear, antialiased; 32x32 stays as it is)."""
+    """Return `image` as the model sees it: `rgb`, resized to 32x32 (bilinear, antialiased; 32x32 is not changed)."""
     return rgb(image).resize((INPUT_SIZE, INPUT_SIZE), Image.Resampling.BILINEAR)
 
 
@@ -82,7 +82,7 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
     try:
         return image if image.mode == mode else image.convert(mode)
     except ValueError as error:
-        raise PixelsRefused(f"pixels of mode {image.mode} cannot be turned into {mode}: {error}") from None
+        raise PixelsRefused(f"pixels of mode {image.mode} cannot be converted to {mode}: {error}") from None
 
 
 def _from_sixteen_bits(image: Image.Image) -> Image.Image:
@@ -92,7 +92,7 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise PixelsRefused(f"integer pixels from {low} to {high}; 0 to 65535 are understood")
+        raise PixelsRefused(f"integer pixels from {low} to {high}; the supported range is 0 to 65535")
     grey = (values >> 8).astype(np.uint8)
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):

@@ -1,4 +1,4 @@
-"""Which device and backend a run gets, and how many GPUs: the one place where that is decided. Pure."""
+"""Decides device, backend and number of GPUs of a run; the only place that does. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a run asks for."""
+    """What a run requests."""
 
     device: str
     """auto, cuda or cpu."""
@@ -26,16 +26,16 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a machine has, whoever uses it at the moment."""
+    """What a machine has, whether or not it is in use at the moment."""
 
     gpus: tuple[int, ...] | None = ()
-    """Indices of the visible GPUs; None while they are still being looked for."""
+    """Indices of the visible GPUs; None while detection is still running."""
     nccl: bool = True
     """Whether its torch has NCCL."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any] | None) -> "Offer":
-        """Read it from a worker's published devices; None is a worker that has not looked yet."""
+        """Read it from a worker's published devices; None if the worker has not detected them yet."""
         if document is None:
             return cls(gpus=None)
         gpus = tuple(int(gpu["index"]) for gpu in document.get("gpus") or [])
@@ -44,7 +44,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a run belongs."""
+    """The placement of a run."""
 
     device: str
     """cuda or cpu."""
@@ -53,11 +53,11 @@ class Place:
     gpus_least: int = 0
     """GPUs that must be free."""
     gpus_most: int = 0
-    """GPUs that it uses if that many are free; rank r uses entry r modulo their number."""
+    """GPUs that it uses if that many are free; rank r uses GPU r modulo their number."""
 
     @property
     def shared(self) -> bool:
-        """Whether several ranks may end up on one GPU."""
+        """Whether several ranks may share one GPU."""
         return self.gpus_least < self.gpus_most
 
 
@@ -69,11 +69,11 @@ class Unplaceable:
 
 
 def place(ask: Ask, offer: Offer) -> Place | Unplaceable | None:
-    """Return where a run belongs on a machine, or why it cannot run there; None while its GPUs are not known.
+    """Return the placement of a run on a machine, or why it cannot run there; None while its GPUs are unknown.
 
-    `auto` and `cuda` take NCCL with one GPU per rank where there are as many. Where there are fewer, `share_gpu` puts
-    several ranks on one GPU over gloo; without it `cuda` is refused and `auto` runs on the CPU. A machine without any
-    GPU runs `auto` on the CPU. Whether GPUs are free at the moment decides when a run starts, never where.
+    `auto` and `cuda` use NCCL with one GPU per rank if there are enough GPUs. If there are fewer, `share_gpu` puts
+    several ranks on one GPU over gloo; without it, `cuda` is refused and `auto` runs on the CPU. A machine without GPUs
+    runs `auto` on the CPU. Whether GPUs are free at the moment affects when a run starts, never its placement.
     """
     if ask.device == "cpu":
         return Place(device="cpu", backend="gloo")
@@ -90,26 +90,26 @@ def place(ask: Ask, offer: Offer) -> Place | Unplaceable | None:
 
 
 def refusal(ask: Ask, visible: int, *, nccl: bool = True) -> str:
-    """Return why `cuda` cannot be had with so many visible GPUs, and what would work."""
+    """Return why `cuda` is not possible with this number of visible GPUs, and what would work."""
     needed = 1 if ask.share_gpu else ask.ranks
     gpus = "1 GPU is" if visible == 1 else f"{visible} GPUs are"
     if visible >= needed and not nccl:
-        return "device cuda needs NCCL, which this torch lacks: set share_gpu to use the GPUs over gloo"
+        return "device cuda needs NCCL, which this torch build lacks: set share_gpu to use the GPUs over gloo"
     share = "" if ask.share_gpu or not visible else ", or set share_gpu to put several ranks on one GPU over gloo"
     return (
         f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} for {ask.ranks} ranks and {gpus} visible. "
-        f"There is no silent fallback to the CPU: make more GPUs visible, ask for device cpu or auto{share}"
+        f"There is no silent fallback to the CPU: make more GPUs visible, use device cpu or auto{share}"
     )
 
 
 def not_validated(device: str, backend: str) -> list[str]:
-    """Return what a result says it does not show because of where the ranks ran; empty for NCCL."""
+    """Return the limits of a result that follow from the devices of its ranks; empty for NCCL."""
     if backend == "nccl":
         return []
-    found = [f"The ranks talked over {backend} on {device}: NCCL was not validated."]
+    found = [f"The ranks communicated over {backend} on {device}: NCCL was not validated."]
     if device == "cuda":
         found.append(
-            "Ranks shared GPUs over gloo (share_gpu): one process per GPU was not validated, and memory and time are "
-            "not those of one GPU per rank."
+            "Ranks shared GPUs over gloo (share_gpu): one process per GPU was not validated, and memory and time "
+            "differ from those with one GPU per rank."
         )
     return found

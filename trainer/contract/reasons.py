@@ -1,10 +1,10 @@
-"""Reasons of failure that the exception of a rank may stand for; all other exceptions mean `rank_exit`."""
+"""Failure reasons that an exception of a rank can map to; all other exceptions mean `rank_exit`."""
 
 from collections.abc import Mapping
 from typing import Final
 
 REASONS: Final = frozenset({"out_of_memory", "launch_error", "no_devices", "disk_full", "invalid_result"})
-"""Words a kind may use; each is a reason of the worker's."""
+"""Reasons a kind may use; the worker knows each of them."""
 COMMON: Final[Mapping[str, str]] = {
     "OutOfMemoryError": "out_of_memory",
     "MemoryError": "out_of_memory",

@@ -16,7 +16,7 @@ Number = float | int | Literal["NaN", "Infinity", "-Infinity"] | None
 
 
 class Verdict(StrEnum):
-    """What the audit says; only a succeeded run has one."""
+    """The result of the audit; only a succeeded run has one."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 class Relation(StrEnum):
-    """How the measured number of a check is held against its limit."""
+    """How the measured number of a check is compared with its limit."""
 
     AT_MOST = "at_most"
     EQUAL = "equal"
@@ -38,7 +38,7 @@ class Strict(BaseModel):
 
 
 class Check(Strict):
-    """One judged statement."""
+    """One statement that is judged."""
 
     name: str
     title: str
@@ -47,22 +47,22 @@ class Check(Strict):
     measured: Number = None
     limit: Number = None
     relation: Relation = Relation.AT_MOST
-    """Read as at_most where it is not given, as in results of earlier versions."""
+    """Read as at_most if it is not given, as in results of earlier versions."""
     strict: bool = False
-    """The limit itself does not suffice: the measured number must be below it, or exceed it."""
+    """The limit itself does not pass: the measured number must be below it, or exceed it."""
     unit: str = ""
     detail: str = ""
 
     @property
     def fits(self) -> bool | None:
-        """Whether the numbers fit the relation; None where one is missing or NaN."""
+        """Whether the numbers satisfy the relation; None if one is missing or NaN."""
         return fits(self.measured, self.limit, self.relation, strict=self.strict)
 
     @model_validator(mode="after")
     def _passed_fits_numbers(self) -> "Check":
         if self.strict and self.relation is Relation.EQUAL:
-            raise ValueError("strict: an equal number is the limit itself; use at_most or at_least")
-        # A check may fail although its numbers fit, for what its detail says; it never passes against them. Where no
+            raise ValueError("strict makes no sense with relation equal; use at_most or at_least")
+        # A check may fail although its numbers fit, for the reason in its detail; it never passes against them. If no
         # relation is given, at_most is a guess: negative controls of earlier versions pass far above their limit.
         if self.passed and self.fits is False and "relation" in self.model_fields_set:
             words = f"{'strictly ' if self.strict else ''}{self.relation.replace('_', ' ')}"
@@ -71,7 +71,7 @@ class Check(Strict):
 
 
 def fits(measured: Number, limit: Number, relation: Relation, *, strict: bool = False) -> bool | None:
-    """Return whether `measured` is at most, equal to or at least `limit`; None where one is missing or NaN."""
+    """Return whether `measured` is at most, equal to or at least `limit`; None if one is missing or NaN."""
     left, right = decode_number(measured), decode_number(limit)
     if left is None or right is None or math.isnan(left) or math.isnan(right):
         return None
@@ -86,7 +86,7 @@ def fits(measured: Number, limit: Number, relation: Relation, *, strict: bool = 
 
 
 class Environment(Strict):
-    """Where the numbers were measured."""
+    """The environment in which the numbers were measured."""
 
     device: str
     backend: str
@@ -194,8 +194,8 @@ Panel = Annotated[
 def verdict_of(checks: Sequence[Check]) -> Verdict:
     """Return the verdict that follows from the checks.
 
-    A failed or unjudged `control` makes everything inconclusive; otherwise one failed check fails the
-    audit, and one unjudged check leaves it open.
+    A failed or unjudged `control` makes the audit inconclusive; otherwise one failed check fails the
+    audit, and one unjudged check makes it inconclusive.
     """
     if any(check.name == "control" and check.passed is not True for check in checks):
         return Verdict.INCONCLUSIVE
@@ -208,7 +208,6 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
 
 def headline_of(checks: Sequence[Check], explains: Mapping[str, str], otherwise: str) -> str:
     """Return the title of the panel that explains the verdict at a glance.
-
     `explains` gives titles by check name: the first check that did not pass decides, `otherwise` is for all others.
     """
     first = next((check.name for check in checks if check.passed is not True), "")
@@ -235,7 +234,7 @@ class Result(Strict):
     def _headline_is_a_panel(self) -> "Result":
         titles = [panel.title for panel in self.panels]
         if self.headline is not None and self.headline not in titles:
-            raise ValueError(f"headline {self.headline!r} is no panel's title: {titles}")
+            raise ValueError(f"headline {self.headline!r} is not the title of a panel: {titles}")
         return self
 
     @model_validator(mode="after")
@@ -254,5 +253,7 @@ class Result(Strict):
         document = self.model_dump(mode="json")
         for check, written in zip(self.checks, document["checks"], strict=True):
             if "relation" not in check.model_fields_set:
-                del written["relation"]  # a guess must not become a statement that is then held against the numbers
+                del written[
+                    "relation"
+                ]  # a guess must not be stored as a statement that is then checked against the numbers
         write_json_atomically(path, encodable(document))

@@ -1,10 +1,10 @@
-"""Faults of values that pydantic found, in this product's words: what a value must be, and what it was."""
+"""Readable messages for pydantic's validation errors: what a value must be, and what it was."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 OWN: Final = "Value error, "
-"""Before the texts of our own validators, which stay as they are."""
+"""Prefix of the messages of our own validators, which are not changed."""
 NEEDS: Final = {
     "int": "be a whole number",
     "float": "be a number",
@@ -15,7 +15,7 @@ NEEDS: Final = {
     "dict": "be an object of names and values",
     "model": "be an object of names and values",
 }
-"""Beginning of the type of a fault -> what the value must be, whatever exactly was wrong with it."""
+"""Prefix of an error type -> what the value must be."""
 LIMITS: Final = {
     "greater_than_equal": ("ge", "be at least"),
     "less_than_equal": ("le", "be at most"),
@@ -23,11 +23,11 @@ LIMITS: Final = {
     "less_than": ("lt", "be below"),
 }
 LONGEST: Final = 60
-"""Characters of a refused value that are repeated."""
+"""Maximum number of characters of an invalid value that are shown."""
 
 
 def fault(item: Mapping[str, Any], *, tell_value: bool = True) -> str:
-    """Return what is wrong in one of `ValidationError.errors()`; `tell_value=False` for what may be secret."""
+    """Return the message for one of `ValidationError.errors()`; use `tell_value=False` for possible secrets."""
     kind, context = str(item["type"]), item.get("ctx", {})
     about = kind.split("_", maxsplit=1)[0]
     if kind in ("missing", "extra_forbidden"):

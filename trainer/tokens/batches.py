@@ -13,11 +13,11 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One micro-batch: inputs and targets [B, T], T the longest length (or more, if asked for)."""
+    """One micro-batch: inputs and targets [B, T], T the longest length (or the requested width)."""
 
     inputs: Tensor
     targets: Tensor
-    """IGNORED where there is no target: padding never counts."""
+    """IGNORED where there is no target, so that padding never counts."""
     tokens: int
     """Supervised tokens: positions that contribute to the loss."""
 
@@ -35,7 +35,7 @@ def make_batch(sequences: Sequence[Sequence4], device: torch.device | str, width
 
 
 def without_targets(batch: Batch) -> Batch:
-    """Return the same inputs with every target ignored: a rank that is locally empty but still takes part."""
+    """Return the same inputs with every target ignored, for a rank that is locally empty but still takes part."""
     return Batch(inputs=batch.inputs, targets=torch.full_like(batch.targets, IGNORED), tokens=0)
 
 

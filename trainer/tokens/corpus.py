@@ -17,15 +17,15 @@ POOL_SIZE = 512
 """Training sequences per rank."""
 VALIDATION_SIZE, TEST_SIZE = 128, 256
 FORMAT = "token-corpus/1"
-"""Named in the digest: a change of the recipe is a change of the data."""
+"""Part of the digest: changing the recipe changes the data."""
 
 Sequence4 = tuple[int, ...]
-"""One sequence of symbols 0..3; its length is its number of targets."""
+"""One sequence of symbols 0..3; its length equals its number of targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """All sequences of a run. Training ids count through the pools: id = rank * POOL_SIZE + place in the pool."""
+    """All sequences of a run. Training ids number the pools in order: id = rank * POOL_SIZE + position in the pool."""
 
     pools: tuple[tuple[Sequence4, ...], ...]
     validation: tuple[Sequence4, ...]
@@ -63,7 +63,7 @@ def length_range(rank: int, world_size: int) -> tuple[int, int]:
 
 @cache
 def build_corpus(seed: int, world_size: int) -> Corpus:
-    """Return the corpus; every pool has a generator of its own, so that it does not depend on the others."""
+    """Return the corpus; every pool has its own generator, so it does not depend on the other pools."""
     rows = _transitions(seed)
     return Corpus(
         pools=tuple(
@@ -76,7 +76,7 @@ def build_corpus(seed: int, world_size: int) -> Corpus:
 
 
 def transition_matrix(seed: int) -> list[list[float]]:
-    """Return the seeded 4x4 matrix: row = symbol now, column = symbol next; rows sum to 1."""
+    """Return the seeded 4x4 matrix: row = current symbol, column = next symbol; rows sum to 1."""
     generator = random.Random(f"{seed}/matrix")
     rows = [[generator.expovariate(1.0) for _ in range(SYMBOLS)] for _ in range(SYMBOLS)]
     return [[weight / sum(row) for weight in row] for row in rows]

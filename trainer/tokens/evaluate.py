@@ -1,4 +1,4 @@
-"""Loss per token and token accuracy over a set of sequences, each counted once at any number of ranks."""
+"""Loss per token and token accuracy over a set of sequences; each is counted once, whatever the number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ class Evaluation:
     loss_per_token: float
     """Nats."""
     token_accuracy: float
-    """Share of tokens, not of sequences."""
+    """Share of correctly predicted tokens, not of sequences."""
     tokens: int
 
     def document(self) -> dict[str, Any]:
@@ -31,9 +31,9 @@ class Evaluation:
 
 
 def evaluate(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> Evaluation:
-    """Evaluate `model` (not its DDP wrapper) where it lies. Collective; training mode is put back afterwards.
+    """Evaluate `model` (not its DDP wrapper) on its own device. Collective; restores training mode afterwards.
 
-    Draws nothing and writes no buffer, so training goes on as if it had not happened. Raises EmptyWindowError.
+    Draws no random numbers and writes no buffer, so it does not affect training. Raises EmptyWindowError.
     """
     training = model.training
     model.eval()
@@ -49,7 +49,7 @@ def evaluate(group: Group, model: nn.Module, sequences: Sequence[Sequence4]) -> 
 
 
 def _local_sums(model: nn.Module, sequences: Sequence[Sequence4]) -> tuple[float, int, int]:
-    """Return the loss in nats, the tokens predicted right, and the tokens of these sequences."""
+    """Return the loss in nats, the correctly predicted tokens, and all tokens of these sequences."""
     device = next(model.parameters()).device
     loss, right, tokens = 0.0, 0, 0
     for start in range(0, len(sequences), BATCH):

@@ -16,14 +16,14 @@ LAYERS = 2
 class TokenModel(nn.Module):
     """Predicts the next symbol at every position.
 
-    Causal attention alone keeps padding out: padding stands after the last real position, which never looks ahead.
+    Causal attention is enough to exclude padding: padding follows the last real position, which never attends to it.
     """
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.symbols = nn.Embedding(EMBEDDINGS, WIDTH)
         self.positions = nn.Embedding(LONGEST, WIDTH)
-        # Built one by one: nn.TransformerEncoder would copy the first layer's weights into the others.
+        # Built individually: nn.TransformerEncoder would copy the first layer's weights to the others.
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(WIDTH, HEADS, dim_feedforward=FEED_FORWARD, dropout=dropout, batch_first=True)
             for _ in range(LAYERS)
@@ -42,14 +42,14 @@ class TokenModel(nn.Module):
 
 
 def build_model(seed: int, *, dropout: float = 0.0) -> TokenModel:
-    """Return the model with weights that depend on `seed` alone; the global generator is left as it was."""
+    """Return the model with weights that depend only on `seed`; the global generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TokenModel(dropout)
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return the SHA-256 over names and values of all parameters, in the model's order."""
+    """Return the SHA-256 of the names and values of all parameters, in the model's order."""
     state = hashlib.sha256()
     for name, parameter in model.named_parameters():
         state.update(name.encode())

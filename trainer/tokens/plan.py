@@ -13,12 +13,12 @@ PLAN_RULE = "window/1: per rank a sample without replacement from its own pool, 
 SEED_OFFSET = 10
 
 Window = list[list[list[int]]]
-"""ids[rank][micro-batch][place in the batch]"""
+"""ids[rank][micro-batch][position in the batch]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShape:
-    """What a plan depends on."""
+    """Everything a plan depends on."""
 
     seed: int
     world_size: int
@@ -29,19 +29,19 @@ class PlanShape:
 
 
 class WindowSampler:
-    """Draws window after window; every rank draws the whole window, so all agree without talking.
+    """Draws windows one after another; every rank draws the whole window, so all agree without communication.
 
-    No id occurs twice in a window; ids may recur in later windows, so a plan is counted in updates, not in epochs.
+    No id occurs twice in a window, but ids may recur in later windows, so a plan is counted in updates, not in epochs.
     """
 
     def __init__(self, shape: PlanShape) -> None:
         self.shape = shape
         self.position = 0
-        """Windows drawn so far."""
+        """Number of windows drawn so far."""
         self._generator = random.Random(shape.seed + SEED_OFFSET)
 
     def next_window(self) -> Window:
-        """Return the ids of the next window. Raises ValueError when a pool is smaller than the window."""
+        """Return the ids of the next window. Raises ValueError if a pool is smaller than the window."""
         self.position += 1
         return [self._rank_window(rank) for rank in range(self.shape.world_size)]
 
@@ -51,7 +51,7 @@ class WindowSampler:
         return {"position": self.position, "version": version, "internal": list(internal), "gauss": gauss}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where `state` was taken. Raises KeyError, TypeError or ValueError for a foreign state."""
+        """Continue exactly where `state` was taken. Raises KeyError, TypeError or ValueError for an invalid state."""
         self._generator.setstate((state["version"], tuple(state["internal"]), state["gauss"]))
         self.position = int(state["position"])
 

@@ -1,4 +1,4 @@
-"""What a training stage hands to the audit: numbers as they were counted, without judgement."""
+"""The facts a training stage passes to the audit: numbers as they were counted, without judgement."""
 
 from pathlib import Path
 from typing import Self
@@ -11,7 +11,7 @@ from trainer.contract.paths import RunPaths
 
 
 class Facts(BaseModel):
-    """Base: unknown fields are errors, non-finite numbers travel as their names."""
+    """Base: unknown fields are errors; non-finite numbers are stored by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
@@ -28,13 +28,13 @@ class EpochFacts(Facts):
     repeated_ids: list[int]
     """Training images drawn more than once over all ranks (the first few)."""
     distinct_ids: int
-    """Different training images drawn by all ranks together."""
+    """Distinct training images drawn by all ranks together."""
     reduced_bytes: int
-    """Gradient bytes rank 0 gave to the reduction."""
+    """Gradient bytes rank 0 passed to the reduction."""
     buckets: int
     """Buckets rank 0 reduced."""
     communication_seconds: float
-    """Time with a reduction of rank 0 under way; waiting for slower ranks and overlap with the backward included."""
+    """Time with an active reduction of rank 0, including waiting for slower ranks and overlap with backward."""
     seconds: float
     """Wall time of rank 0's training loop, without evaluation and checkpoints."""
     train_loss: float
@@ -44,7 +44,7 @@ class EpochFacts(Facts):
 
 
 class SampledWindow(Facts):
-    """One accumulation window that both witnesses have seen on rank 0."""
+    """One accumulation window of rank 0 that both hook and profiler have seen."""
 
     epoch: int
     hook_count: int
@@ -54,7 +54,7 @@ class SampledWindow(Facts):
 
 
 class StartFacts(Facts):
-    """What two modes must have in common; lists have one entry per rank."""
+    """What must be equal in both modes; lists have one entry per rank."""
 
     weights: list[str]
     """SHA-256 of the initial parameters and buffers."""
@@ -65,7 +65,7 @@ class StartFacts(Facts):
     optimizer: str
     """Class and settings."""
     determinism: str
-    """Policy in force."""
+    """Determinism policy in effect."""
     data_lock: str
 
 
@@ -89,7 +89,7 @@ class MemoryFacts(Facts):
 
 
 class RunFacts(Facts):
-    """Where the numbers were measured."""
+    """The environment in which the numbers were measured."""
 
     device: str
     backend: str

@@ -22,12 +22,12 @@ class CifarParams(CommonParams):
     mode: Literal["every", "no_sync", "both"] = Field(
         "both",
         title="Mode",
-        description="every: synchronise each micro-batch. no_sync: only the last of a window. both: in turn.",
+        description="every: synchronise each micro-batch. no_sync: only the last of a window. both: train both modes.",
     )
     data: Annotated[str, Field(json_schema_extra={"pattern": SOURCE_PATTERN})] = Field(
         "synthetic",
         title="Data",
-        description="synthetic (generated), cifar10, or folder:<name> for pictures in the data sets directory.",
+        description="synthetic (generated), cifar10, or folder:<name> for images in the data sets directory.",
     )
     epochs: int = Field(5, ge=1, le=10_000, title="Epochs", description="Passes over the training split.")
     batch_size: int = Field(50, ge=1, le=65_536, title="Batch size", description="Images per rank and micro-batch.")
@@ -35,18 +35,22 @@ class CifarParams(CommonParams):
         4, ge=1, le=4096, title="Accumulation steps", description="Micro-batches per optimizer step (the window)."
     )
     learning_rate: float = Field(
-        3e-3, gt=0, le=10, title="Learning rate", description="AdamW's, at the start of the cosine over epochs."
+        3e-3,
+        gt=0,
+        le=10,
+        title="Learning rate",
+        description="For AdamW, at the start of a cosine schedule over epochs.",
     )
-    weight_decay: float = Field(1e-4, ge=0, le=10, title="Weight decay", description="AdamW's decoupled decay.")
+    weight_decay: float = Field(1e-4, ge=0, le=10, title="Weight decay", description="For AdamW (decoupled).")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", title="Precision", description="auto: BF16 autocast where the device has it, else FP32."
+        "auto", title="Precision", description="auto: BF16 autocast if the device supports it, else FP32."
     )
     bucket_cap_mb: float = Field(
         25,
         ge=0.001,
         le=4096,
         title="Bucket cap (MiB)",
-        description="DDP's bucket size; a small one gives more buckets per synchronisation, not more synchronisations.",
+        description="DDP's bucket size; a smaller one means more buckets per synchronisation, but the same count.",
     )
     activation_checkpointing: bool = Field(
         False,
@@ -57,7 +61,7 @@ class CifarParams(CommonParams):
         40_000, ge=1, le=1_000_000, title="Training images", description="Size of the training split."
     )
     validation_size: int = Field(
-        10_000, ge=1, le=1_000_000, title="Validation images", description="Taken from the training images, too."
+        10_000, ge=1, le=1_000_000, title="Validation images", description="Also taken from the training images."
     )
     test_size: int = Field(10_000, ge=1, le=1_000_000, title="Test images", description="Images scored at the end.")
 
@@ -141,7 +145,7 @@ def _stages(params: CifarParams) -> list[StagePlan]:
 
 
 def _model_file(params: Mapping[str, Any]) -> str:
-    """Return the model that answers: that of the recommended mode, where a run trains both."""
+    """Return the model used for classification: that of mode no_sync if a run trains both."""
     mode = params.get("mode", "both")
     return f"{'no_sync' if mode == 'both' else mode}/model.pt"
 
@@ -151,9 +155,9 @@ KIND = KindSpec(
     title="Gradient synchronisations of an image classifier",
     description=(
         "Trains a small convolutional network on 32x32 images with gradient accumulation, counts every gradient "
-        "synchronisation with two independent witnesses, and shows which classes the model confuses."
+        "synchronisation with two independent methods, and shows which classes the model confuses."
     ),
-    question="Does accumulation synchronise once per optimizer step, or once per micro-batch without anybody noticing?",
+    question="Does gradient accumulation synchronise once per optimizer step, or unnoticed once per micro-batch?",
     params=CifarParams,
     presets={
         "quick": {
@@ -179,7 +183,7 @@ KIND = KindSpec(
         sources=(
             DataSource(name="synthetic", title="generated images"),
             DataSource(name="cifar10", title="CIFAR-10", fetched=True),
-            DataSource(name="folder:NAME", title="pictures in the data sets directory"),
+            DataSource(name="folder:NAME", title="images in the data sets directory"),
         ),
     ),
     classifier=Classifier(

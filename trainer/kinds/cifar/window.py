@@ -1,4 +1,4 @@
-"""The arithmetic of accumulation windows: which sizes work together, and what to say when they do not."""
+"""The arithmetic of accumulation windows: which sizes work together, and the message if they do not."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ class Refusal:
 
 
 def window_refusal(*, train_size: int, batch_size: int, world_size: int, accum_steps: int) -> Refusal | None:
-    """Return why an epoch is no whole number of full windows, or None when it is.
+    """Return why an epoch is not a whole number of full windows, or None if it is.
 
     Each micro-batch mean is divided by `accum_steps`, so a short micro-batch would be over-weighted and a short
-    window under-weighted; neither is trained.
+    window under-weighted; both are rejected.
     """
     across = batch_size * world_size
     window = across * accum_steps
@@ -27,17 +27,17 @@ def window_refusal(*, train_size: int, batch_size: int, world_size: int, accum_s
         return Refusal(field="train_size", reason=reason)
     if train_size % across:
         reason = (
-            f"train_size {train_size} is no multiple of batch_size {batch_size} x world_size {world_size} = {across}, "
-            f"so a micro-batch would be short; nearest that work with accum_steps {accum_steps}: "
+            f"train_size {train_size} is not a multiple of batch_size {batch_size} x world_size {world_size} = "
+            f"{across}, so a micro-batch would be short; nearest that work with accum_steps {accum_steps}: "
             f"{_either(nearest_multiples(train_size, window))}"
         )
         return Refusal(field="train_size", reason=reason)
     micro_batches = train_size // across
     if micro_batches % accum_steps:
         reason = (
-            f"accum_steps {accum_steps} does not divide the {micro_batches} micro-batches of a rank and epoch "
+            f"accum_steps {accum_steps} does not divide the {micro_batches} micro-batches per rank and epoch "
             f"(train_size {train_size} / (batch_size {batch_size} x world_size {world_size})): the last window would "
-            f"hold {micro_batches % accum_steps} and be under-weighted; nearest accum_steps that work: "
+            f"have {micro_batches % accum_steps} and be under-weighted; nearest accum_steps that work: "
             f"{_either(nearest_divisors(micro_batches, accum_steps))}; or train_size "
             f"{_either(nearest_multiples(train_size, window))}"
         )

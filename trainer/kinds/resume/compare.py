@@ -1,4 +1,4 @@
-"""Last stage: compares what the trajectories left behind, evaluates the model, and writes `result.json`."""
+"""Last stage: compares the final states of the trajectories, evaluates the model, and writes `result.json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,17 +21,17 @@ from trainer.tokens.evaluate import Evaluation, evaluate
 from trainer.tokens.model import build_model
 
 LIMITS = [
-    "Other models, real data, other optimizers, mixed precision and several nodes are not shown.",
-    "A checkpoint is written between updates: an interruption at a boundary does not prove recovery from any instant.",
-    "Loader workers that keep a state of their own between epochs are not used here and not shown.",
-    "Equal bits hold for this machine, these versions and one thread per rank; another machine may give other bits.",
-    "A window without targets ends the run on all ranks before its optimizer step; nothing is ever stepped on zeros.",
-    "Loss and token accuracy are no claim of quality.",
+    "Other models, real data, other optimizers, mixed precision and several nodes are not covered.",
+    "Checkpoints are written between updates: an interruption there does not prove recovery from any other moment.",
+    "Data loader workers that keep state between epochs are not used here and not covered.",
+    "Bit equality holds for this machine, these versions and one thread per rank; other machines may differ.",
+    "A window without targets ends the run on all ranks before its optimizer step; no step uses zero gradients.",
+    "Loss and token accuracy say nothing about model quality.",
 ]
 
 
 def run(context: StageContext) -> None:
-    """Read the final checkpoint of every trajectory, judge, evaluate, write the result."""
+    """Read the final checkpoint of every trajectory, compare, evaluate, write the result."""
     with process_group(context, expected_world_size=1) as group:
         context.telemetry.phase("compare", 0)
         evidence = _evidence(context)

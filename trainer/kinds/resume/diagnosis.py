@@ -1,6 +1,6 @@
-"""Why a resumed trajectory ended elsewhere: the first recorded cause, looked for in a fixed order.
+"""Why a resumed trajectory ended in a different state: the first recorded cause, searched in a fixed order.
 
-optimizer, configuration, data lock, place in the data, generators of every rank; only then DDP's bucket layout.
+Optimizer, configuration, data lock, position in the data, generators of every rank; only then DDP's bucket layout.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ BUCKET_LAYOUT, UNKNOWN = "bucket layout", "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The first thing that was not the same."""
+    """The first recorded difference."""
 
     name: str
     text: str
 
 
 def diagnose(left: Evidence, right: Evidence) -> Cause:
-    """Return the first cause for which there is evidence that `right` left the path of `left`.
+    """Return the first cause for which there is evidence that `right` diverged from `left`.
 
-    Meant for trajectories that differ; for equal ones the answer is UNKNOWN.
+    For trajectories that differ; equal ones give UNKNOWN.
     """
     return next(_causes(left, right))
 
@@ -41,24 +41,24 @@ def _causes(left: Evidence, right: Evidence) -> Iterator[Cause]:
     yield from _layout(left, right)
     yield Cause(
         name=UNKNOWN,
-        text="everything recorded was restored as it was saved, and the ids are equal: what differs lies outside "
+        text="everything recorded was restored as it was saved, and the ids are equal: the difference is not in "
         "optimizer, configuration, data, generators and bucket layout",
     )
 
 
 def _restored(right: Evidence, cause: str, parts: tuple[str, ...]) -> Iterator[Cause]:
-    """Yield `cause` for every part that a process started with in another state than it was saved in."""
+    """Yield `cause` for every part whose state at the start of a process differs from its saved state."""
     for rank, own in enumerate(right.ranks):
         saved = {entry["step"]: entry["digests"] for entry in own["sampler"]["saves"]}
         for start in own["sampler"]["starts"]:
-            expected = saved.get(start["step"], start["digests"])  # nothing was saved where a training begins
+            expected = saved.get(start["step"], start["digests"])  # nothing was saved at the beginning of a training
             for part in parts:
                 found = start["digests"][part]
                 if found != expected[part]:
                     yield Cause(
                         name=cause,
-                        text=f"rank {rank} went on after update {start['step']} with another {part} state than was "
-                        f"saved there ({found[:12]} instead of {expected[part][:12]})",
+                        text=f"rank {rank} continued after update {start['step']} with a different {part} state than "
+                        f"was saved there ({found[:12]} instead of {expected[part][:12]})",
                     )
 
 
@@ -80,21 +80,21 @@ def _ids(left: Evidence, right: Evidence) -> Iterator[Cause]:
     for rank in range(len(left.ranks)):
         step = first_other_ids(left, right, rank)
         if step is not None:
-            yield Cause(name=PLAN_POSITION, text=f"rank {rank} drew other ids in update {step}")
+            yield Cause(name=PLAN_POSITION, text=f"rank {rank} drew different ids in update {step}")
 
 
 def _layout(left: Evidence, right: Evidence) -> Iterator[Cause]:
     config: dict[str, Any] = left.manifest.header.config
     world_size = left.manifest.header.world_size
     if config.get("variant") == "correct" or world_size < 3:
-        return  # added in rank order, or two terms only: the place in a bucket cannot change a sum
+        return  # added in rank order, or only two terms: the position in a bucket cannot change a sum
     ours, theirs = (side.ranks[0]["sampler"]["layouts"] for side in (left, right))
     step = next((index + 1 for index, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
     parted = first_other_loss(left, right)
     if step is not None and (parted is None or parted > step):
         yield Cause(
             name=BUCKET_LAYOUT,
-            text=f"update {step} was reduced in buckets {ours[step - 1]} without a break and {theirs[step - 1]} after "
-            f"the restart, because DDP lays its buckets out anew after the first update of a process; at {world_size} "
-            "ranks the order of addition follows the layout. Resuming is not broken: add the gradients in rank order",
+            text=f"update {step} was reduced in buckets {ours[step - 1]} uninterrupted and {theirs[step - 1]} after "
+            f"the restart, because DDP rebuilds its buckets after the first update of a process; with {world_size} "
+            "ranks the order of addition depends on it. Resuming is not broken: add the gradients in rank order",
         )

@@ -1,4 +1,4 @@
-"""How far two trajectories ended apart, tensor by tensor and bit by bit."""
+"""Differences between the final states of two trajectories, tensor by tensor and bit by bit."""
 
 import math
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from trainer.kinds.resume.evidence import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Two tensors that should be the same."""
+    """Difference between two tensors that should be equal."""
 
     largest: float
-    """Largest absolute difference of a component; infinite when one is missing, of another shape, or not a number."""
+    """Largest absolute difference of a component; infinite if one is missing, has another shape, or is NaN."""
     unequal: int
-    """Components whose bits differ; a zero of the other sign counts, though its difference is 0."""
+    """Components whose bits differ; 0 and -0 count as different although their difference is 0."""
     why: str = ""
-    """What made a comparison of numbers impossible: both types, both shapes, or that one is missing."""
+    """Why the numbers cannot be compared: both types, both shapes, or that one is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One trajectory against the uninterrupted one."""
+    """One trajectory compared with the uninterrupted one."""
 
     name: str
     parameters: Mapping[str, Difference]
@@ -34,7 +34,7 @@ class Comparison:
     rng: Mapping[int, list[str]] = field(default_factory=dict)
     """Generators that differ, per rank."""
     ids: Mapping[int, int | None] = field(default_factory=dict)
-    """First update whose ids differ, per rank; None when all are equal."""
+    """First update whose ids differ, per rank; None if all are equal."""
 
     @property
     def same(self) -> bool:
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def other_ids(self) -> list[int]:
-        """Ranks that drew other ids."""
+        """Ranks that drew different ids."""
         return [rank for rank, step in self.ids.items() if step is not None]
 
 
@@ -63,13 +63,13 @@ def compare(left: Evidence, right: Evidence) -> Comparison:
 
 
 def tensor_differences(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Difference]:
-    """Return the difference of every tensor either side has, in the order of the left side."""
+    """Return the difference of every tensor on either side, in the order of the left side."""
     names = [*left, *(name for name in right if name not in left)]
     return {name: difference(left.get(name), right.get(name)) for name in names}
 
 
 def difference(left: Tensor | None, right: Tensor | None) -> Difference:
-    """Return how far two tensors are apart; a missing one, or one of another shape or type, is infinitely far."""
+    """Return the difference of two tensors; infinite if one is missing or has a different shape or type."""
     if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
         present = left if left is not None else right
         unequal = 0 if present is None else max(1, present.numel())
@@ -81,7 +81,7 @@ def difference(left: Tensor | None, right: Tensor | None) -> Difference:
         side.contiguous().flatten().view(torch.uint8).reshape(-1, size) for side in (left, right)
     )
     unequal = int((bytes_left != bytes_right).any(dim=1).sum())
-    if not unequal:  # equal bits are equal, even where they spell "not a number"
+    if not unequal:  # equal bits are equal, even if they encode "not a number"
         return Difference(largest=0.0, unequal=0)
     largest = float((left.double() - right.double()).abs().max())
     return Difference(largest=largest if math.isfinite(largest) else math.inf, unequal=unequal)
@@ -101,7 +101,7 @@ def largest(differences: Mapping[str, Difference]) -> float:
 
 
 def first_other_ids(left: Evidence, right: Evidence, rank: int) -> int | None:
-    """Return the first update (from 1) in which a rank drew other ids, None when it never did."""
+    """Return the first update (from 1) in which a rank drew different ids, None if it never did."""
     ours, theirs = (side.ranks[rank]["sampler"]["ids"] for side in (left, right))
     common = min(len(ours), len(theirs))
     other = (ours[:common] != theirs[:common]).flatten(1).any(dim=1).nonzero()
@@ -111,7 +111,7 @@ def first_other_ids(left: Evidence, right: Evidence, rank: int) -> int | None:
 
 
 def first_other_loss(left: Evidence, right: Evidence) -> int | None:
-    """Return the first update (from 1) whose loss has other bits, None when all are equal."""
+    """Return the first update (from 1) whose loss has different bits, None if all are equal."""
     common = min(len(left.losses), len(right.losses))
     other = (left.losses[:common] != right.losses[:common]).nonzero()
     if len(other):

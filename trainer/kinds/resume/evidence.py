@@ -1,4 +1,4 @@
-"""What a finished trajectory left behind: its last checkpoint, verified and read back."""
+"""The final state of a finished trajectory: its last checkpoint, verified and read back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Evidence:
     manifest: Manifest
     shared: Mapping[str, Any]
     ranks: Sequence[Mapping[str, Any]]
-    """Every rank's own file, in order of rank."""
+    """Every rank's own file, in rank order."""
 
     @classmethod
     def read(cls, name: str, root: Path, step: int) -> "Evidence":
@@ -45,7 +45,7 @@ class Evidence:
 
     @property
     def losses(self) -> Tensor:
-        """Loss per token of every update, float64 [updates]; rank 0's record of a number all ranks share."""
+        """Loss per token of every update, float64 [updates]; taken from rank 0; all ranks have the same."""
         losses: Tensor = self.ranks[0]["sampler"]["losses"]
         return losses
 
@@ -56,7 +56,7 @@ class Evidence:
 
     @property
     def optimizer(self) -> dict[str, Tensor]:
-        """Every number of optimizer and schedule by a name that says what it belongs to."""
+        """Every number of optimizer and schedule, by a name that says what it belongs to."""
         names = [name for group in self.manifest.header.optimizer for name in group]
         found: dict[str, Tensor] = {}
         for index, values in self.shared["optimizer"]["state"].items():

@@ -18,7 +18,7 @@ NO_CAUSE = Cause(name="", text="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Everything that was found out about a run."""
+    """All findings about a run."""
 
     reference: Evidence
     resumed: Comparison
@@ -26,13 +26,13 @@ class Judgement:
     twins: Mapping[str, Comparison]
     """By fault."""
     cause: Cause | None
-    """Why the resumed trajectory ended elsewhere; None when it did not."""
+    """Why the resumed trajectory ended in a different state; None if it did not."""
     twin_causes: Mapping[str, Cause]
-    """Why each twin ended elsewhere, empty cause when it did not."""
+    """Why each wrong resume ended in a different state; an empty cause if it did not."""
     checkpoints: Mapping[str, Sequence[CheckpointInfo]]
     """By trajectory."""
     kills: Sequence[Recovery] | None
-    """None when the run plans no kills."""
+    """None if the run has no planned kills."""
     kills_planned: int
 
     @property
@@ -71,7 +71,7 @@ def judge(
 
 
 def checks(judgement: Judgement) -> list[Check]:
-    """Return the checks in the order they are shown."""
+    """Return the checks in display order."""
     resumed = judgement.resumed
     because = "" if judgement.cause is None else f"{judgement.cause.name}: {judgement.cause.text}"
     found = [
@@ -121,7 +121,7 @@ def _rng(resumed: Comparison, because: str) -> Check:
 
 
 def _sampler(resumed: Comparison, because: str) -> Check:
-    other = [f"rank {rank} from update {resumed.ids[rank]}" for rank in resumed.other_ids]
+    other = [f"rank {rank} from update {resumed.ids[rank]} on" for rank in resumed.other_ids]
     return Check(
         name="sampler",
         title="Every rank drew the same ids in the same order",
@@ -130,7 +130,7 @@ def _sampler(resumed: Comparison, because: str) -> Check:
         limit=0,
         relation=Relation.EQUAL,
         unit="ranks",
-        detail=f"other ids: {', '.join(other)}. {because}" if other else f"{len(resumed.ids)} ranks compared",
+        detail=f"different ids: {', '.join(other)}. {because}" if other else f"{len(resumed.ids)} ranks compared",
     )
 
 
@@ -156,15 +156,15 @@ def _control(control: Comparison) -> Check:
 def _twin(fault: str, judgement: Judgement) -> Check:
     comparison, cause, expected = judgement.twins[fault], judgement.twin_causes[fault], EXPECTED_CAUSE[fault]
     passed: bool | None = cause.name == expected
-    detail = f"noticed as {cause.name}: {cause.text}"
+    detail = f"detected as {cause.name}: {cause.text}"
     if comparison.same:
-        # A fault without effect cannot be noticed in what it leaves behind: the run then proves nothing about it.
-        passed, detail = None, "the fault changed nothing in this run, so whether it would be noticed is open"
+        # A fault without effect cannot be detected in the final state, so the run proves nothing about it.
+        passed, detail = None, "the fault changed nothing in this run, so it is unknown whether it would be detected"
     elif not passed:
-        detail = f"expected as {expected}, but {detail}"
+        detail = f"expected cause {expected}, but {detail}"
     return Check(
         name=f"{fault}_detected",
-        title=f"Noticed: {TWIN_TITLES[fault][0].lower()}{TWIN_TITLES[fault][1:]}",
+        title=f"Detected: {TWIN_TITLES[fault][0].lower()}{TWIN_TITLES[fault][1:]}",
         passed=passed,
         measured=encode_number(_effect(comparison)),
         limit=0,
@@ -175,9 +175,9 @@ def _twin(fault: str, judgement: Judgement) -> Check:
 
 
 def _effect(comparison: Comparison) -> float | None:
-    """Return how far a fault moved the parameters, else the rest; None where it shows in no number that is compared.
+    """Return how far a fault moved the parameters, else the rest; None if no compared number shows it.
 
-    A fault is noticed by what was restored, so it may pass with other generators or ids and equal numbers.
+    A fault is detected by what was restored, so it can be detected by generators or ids while all numbers are equal.
     """
     if comparison.same:
         return 0.0
@@ -190,7 +190,7 @@ def _valid(judgement: Judgement) -> Check:
     bad = [f"{name}/{info.path.name}: {info.problem}" for name, info in infos if not info.valid]
     return Check(
         name="checkpoints_valid",
-        title="Every checkpoint is whole",
+        title="Every checkpoint is complete",
         passed=bool(infos) and not bad,
         measured=len(bad),
         limit=0,
@@ -205,11 +205,13 @@ def _kills(judgement: Judgement) -> Check:
     enough = hits >= judgement.kills_planned
     return Check(
         name="kills_survived",
-        title="Every planned kill hit a live rank, and the training went on",
+        title="Every planned kill hit a live rank, and the training continued",
         passed=True if enough else None,
         measured=hits,
         limit=judgement.kills_planned,
         relation=Relation.AT_LEAST,
         unit="kills",
-        detail="" if enough else f"{hits} of {judgement.kills_planned} kills hit: fewer interruptions than asked for",
+        detail=""
+        if enough
+        else f"{hits} of {judgement.kills_planned} kills hit a live rank: fewer interruptions than requested",
     )

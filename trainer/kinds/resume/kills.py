@@ -1,4 +1,4 @@
-"""What the kills from outside did, put together from what the worker, the ranks and the next attempt wrote down."""
+"""The effect of planned kills, from the records of the worker, the ranks and the next attempt."""
 
 import json
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from trainer.kinds.resume.params import KILLED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """One kill that hit live ranks, and where the training went on."""
+    """One kill that hit live ranks, and where the training continued."""
 
     attempt: int
     """The attempt it ended."""
     step: int
-    """Updates the ranks had done."""
+    """Updates the ranks had finished."""
     phase: str
-    """What they were in; `rank 0 / rank 1 / …` when they were in different phases."""
+    """Their phase; `rank 0 / rank 1 / …` if they were in different phases."""
     checkpoint_step: int | None
-    """Where the next attempt went on, 0 at the beginning; None when there was none."""
+    """Update at which the next attempt continued, 0 for the beginning; None if there was no next attempt."""
 
     @property
     def steps_repeated(self) -> int | None:
-        """Updates done twice because of this kill."""
+        """Updates repeated because of this kill."""
         return None if self.checkpoint_step is None else self.step - self.checkpoint_step
 
     def summary(self) -> dict[str, Any]:
@@ -39,9 +39,9 @@ class Recovery:
 
 
 def read_recoveries(paths: RunPaths) -> list[Recovery]:
-    """Return what followed each kill that counted, in order; nothing when nobody killed.
+    """Return what followed each kill that counted, in order; empty if there were none.
 
-    Raises pydantic.ValidationError for a list of kills that is not one.
+    Raises pydantic.ValidationError for an invalid list of kills.
     """
     return [_recovery(paths, kill) for kill in load_kills(paths.kills(KILLED)) if kill.hit]
 
@@ -50,7 +50,7 @@ def _recovery(paths: RunPaths, kill: Kill) -> Recovery:
     crumbs = [kill.crumbs[rank] for rank in sorted(kill.crumbs, key=int)]
     phases = [crumb.phase for crumb in crumbs]
     next_step = _first_step(paths.attempt(KILLED, kill.attempt + 1).events(0))
-    # A breadcrumb begins at 0: a rank killed before it had loaded its checkpoint had done the checkpoint's updates.
+    # A breadcrumb starts at 0: a rank killed before it had loaded its checkpoint still had the checkpoint's updates.
     return Recovery(
         attempt=kill.attempt,
         step=max([*(crumb.step for crumb in crumbs), next_step or 0]),
@@ -60,14 +60,14 @@ def _recovery(paths: RunPaths, kill: Kill) -> Recovery:
 
 
 def _first_step(events: Path) -> int | None:
-    """Return the updates done when an attempt began to train, None when it never did."""
+    """Return the finished updates when an attempt began to train, None if it never did."""
     if not events.exists():
         return None
     for line in events.read_bytes().splitlines():
         try:
             event = json.loads(line)
         except ValueError:
-            continue  # the torn tail of a killed attempt
+            continue  # the incomplete last line of a killed attempt
         if event.get("type") == "phase" and event.get("phase") == "train":
             return int(event["step"])
     return None

@@ -1,4 +1,4 @@
-"""Records in which order DDP laid the gradients out in its buckets, beside counting the synchronisations."""
+"""Records the order in which DDP placed the gradients in its buckets, and counts synchronisations."""
 
 import hashlib
 
@@ -11,11 +11,11 @@ from trainer.common.telemetry import Telemetry
 
 
 class LayoutRecorder(SyncCounter):
-    """A counter that also knows the bucket layout of the newest synchronisation.
+    """A counter that also records the bucket layout of the latest synchronisation.
 
     DDP's first synchronisation uses the order of the parameters, later ones the order in which gradients became
-    ready; a restarted process begins again with the former. With three ranks and more an all-reduce adds in an order
-    that depends on the place in a bucket, so the layout decides the last bits unless `ordered` is given.
+    ready; a restarted process starts with the former again. With three or more ranks, an all-reduce adds in an order
+    that depends on the position in a bucket, so the layout affects the last bits unless `ordered` is given.
     """
 
     def __init__(self, telemetry: Telemetry, *, ordered: bool) -> None:
@@ -24,12 +24,12 @@ class LayoutRecorder(SyncCounter):
         self._buckets_seen: list[str] = []
 
     def attach(self, model: DistributedDataParallel) -> None:
-        """Become the communication hook of `model`."""
+        """Register as the communication hook of `model`."""
         self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         super().attach(model)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Note what lies in the bucket, in which order, then reduce it."""
+        """Record the contents of the bucket in order, then reduce it."""
         members = ",".join(self._names[id(parameter)] for parameter in bucket.parameters())
         self._buckets_seen.append(f"{bucket.index()}:{members}")
         return super().reduce(bucket)

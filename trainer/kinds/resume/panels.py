@@ -15,7 +15,7 @@ from trainer.kinds.resume.kills import Recovery
 from trainer.tokens.evaluate import Evaluation
 
 CHANCE_LOSS, CHANCE_ACCURACY = math.log(4), 0.25
-"""Of guessing among four symbols."""
+"""Scores of guessing among four symbols."""
 DISTANCE_TITLE = "Largest parameter difference from the uninterrupted training"
 LOSS_TITLE = "Loss per token"
 RANKS_TITLE = "Generators and ids of every rank"
@@ -28,11 +28,11 @@ EXPLAINS = {
     "checkpoints_valid": CHECKPOINTS_TITLE,
     "kills_survived": KILLS_TITLE,
 }
-"""Panels by the check they explain; the differences between the trajectories explain every other one."""
+"""Panels by the check they explain; the differences between the trajectories explain all other checks."""
 
 
 def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: Evaluation) -> list[Panel]:
-    """Return every panel; `losses` are the curves by the name they are shown under."""
+    """Return every panel; `losses` are the curves by their displayed name."""
     shown: list[Panel] = [
         distance_bars(judgement),
         loss_curves(losses),
@@ -47,14 +47,14 @@ def panels(judgement: Judgement, losses: Mapping[str, Tensor], scores: Evaluatio
 
 
 def distance_bars(judgement: Judgement) -> BarsPanel:
-    """Return the picture of the verdict: how far every trajectory ended from the uninterrupted one."""
+    """Return the chart that explains the verdict: how far every trajectory ended from the uninterrupted one."""
     right, twins = [judgement.resumed, judgement.control], list(judgement.twins.values())
     values = [encode_number(largest(other.parameters)) for other in [*right, *twins]]
     return BarsPanel(
         title=DISTANCE_TITLE,
         note=(
             f"0 means equal to the last bit. It must be 0 for {judgement.resumed.name} and for "
-            f"{judgement.control.name}, a second uninterrupted training. The others were resumed wrongly on purpose: "
+            f"{judgement.control.name}, a second uninterrupted training. The others were deliberately resumed wrongly: "
             "their difference must not be 0."
         ),
         unit="largest difference",
@@ -68,7 +68,7 @@ def loss_curves(losses: Mapping[str, Tensor]) -> SeriesPanel:
     longest = max(len(values) for values in losses.values())
     return SeriesPanel(
         title=LOSS_TITLE,
-        note="Equal trajectories lie on each other exactly; a wrong resume leaves them where it starts.",
+        note="Equal trajectories coincide exactly; a wrong resume diverges where it starts.",
         x=list(range(1, longest + 1)),
         x_label="update",
         y_label="nats per token",
@@ -84,7 +84,7 @@ def tensor_table(title: str, judgement: Judgement, part: str) -> TablePanel:
     rows = [[name, _shape(value), *(_largest(column, name) for column in columns)] for name, value in tensors.items()]
     return TablePanel(
         title=title,
-        note="Against the uninterrupted training; 0 means every bit is equal.",
+        note="Compared with the uninterrupted training; 0 means that every bit is equal.",
         columns=["tensor", "shape", *(other.name for other in others)],
         rows=rows,
     )
@@ -102,12 +102,12 @@ def _largest(column: Mapping[str, Difference], name: str) -> float | str:
 
 
 def rank_table(judgement: Judgement) -> TablePanel:
-    """Return one row per trajectory and rank: which generators and ids are equal."""
+    """Return one row per trajectory and rank: which generators and ids differ."""
     others = [judgement.resumed, judgement.control, *judgement.twins.values()]
     return TablePanel(
         title=RANKS_TITLE,
-        note="Against the uninterrupted training, at the end.",
-        columns=["trajectory", "rank", "generators that differ", "first update with other ids"],
+        note="Compared with the uninterrupted training, at the end.",
+        columns=["trajectory", "rank", "generators that differ", "first update with different ids"],
         rows=[
             [other.name, rank, ", ".join(names) or "none", "none" if other.ids[rank] is None else other.ids[rank]]
             for other in others
@@ -117,7 +117,7 @@ def rank_table(judgement: Judgement) -> TablePanel:
 
 
 def process_table(reference: Evidence, judgement: Judgement) -> TablePanel:
-    """Return what was found to be the cause of every difference, the resumed trajectory first."""
+    """Return the cause found for every difference, the resumed trajectory first."""
     cause = judgement.cause
     rows = [[judgement.resumed.name, "none" if cause is None else cause.name, "" if cause is None else cause.text]]
     rows += [
@@ -126,8 +126,8 @@ def process_table(reference: Evidence, judgement: Judgement) -> TablePanel:
     return TablePanel(
         title="First cause of a difference",
         note=(
-            "Looked for in this order: optimizer, configuration, data lock, place in the data, generators of every "
-            f"rank, bucket layout; against {reference.name}."
+            "Searched in this order: optimizer, configuration, data lock, position in the data, generators of every "
+            f"rank, bucket layout; compared with {reference.name}."
         ),
         columns=["trajectory", "cause", "evidence"],
         rows=rows,
@@ -138,7 +138,7 @@ def checkpoint_table(judgement: Judgement) -> TablePanel:
     """Return every checkpoint of the run with size, digest and validity."""
     return TablePanel(
         title=CHECKPOINTS_TITLE,
-        note="The digest is that of the manifest, which holds the digest of every file.",
+        note="The digest is that of the manifest, which contains the digest of every file.",
         columns=["trajectory", "step", "bytes", "digest", "valid", "problem"],
         rows=[
             [name, info.step, info.bytes, info.digest[:16], "yes" if info.valid else "no", info.problem or ""]
@@ -149,10 +149,10 @@ def checkpoint_table(judgement: Judgement) -> TablePanel:
 
 
 def kill_table(kills: Sequence[Recovery]) -> TablePanel:
-    """Return every kill that hit: where the ranks were and where the training went on."""
+    """Return every kill that hit a live rank, with the position of the ranks and where the training continued."""
     return TablePanel(
         title=KILLS_TITLE,
-        note="SIGKILL to all ranks from outside; step counts finished updates, the phase is read from the breadcrumb.",
+        note="SIGKILL sent to all ranks by the worker. Step: finished updates; the phase is read from the breadcrumb.",
         columns=["attempt", "step", "phase", "checkpoint step", "steps repeated"],
         rows=[
             [kill.attempt, kill.step, kill.phase, _or_dash(kill.checkpoint_step), _or_dash(kill.steps_repeated)]
@@ -166,10 +166,10 @@ def _or_dash(value: Any) -> Any:
 
 
 def evaluation_table(scores: Evaluation) -> TablePanel:
-    """Return the scores on the test sequences beside those of guessing."""
+    """Return the scores on the test sequences next to those of guessing."""
     return TablePanel(
         title="Evaluation on the test sequences",
-        note="Accuracy is of tokens, not of sequences, and no claim of quality.",
+        note="Accuracy per token, not per sequence. It says nothing about model quality.",
         columns=["", "loss per token", "token accuracy", "tokens"],
         rows=[
             ["final model", scores.loss_per_token, scores.token_accuracy, scores.tokens],

@@ -13,10 +13,10 @@ INTERRUPTED, CONTINUOUS, RESUMED, CONTROL = "interrupted", "continuous", "resume
 KILLED, COMPARE = "killed", "compare"
 RNG_FAULT, SAMPLER_FAULT, OPTIMIZER_FAULT = "rng_not_restored", "sampler_restart", "optimizer_not_restored"
 TWINS: Final = {"twin-rng": RNG_FAULT, "twin-sampler": SAMPLER_FAULT, "twin-optimizer": OPTIMIZER_FAULT}
-"""Stages that resume wrongly on purpose, with what each does wrong."""
+"""Stages that deliberately resume wrongly, and what each does wrong."""
 TWIN_TITLES: Final = {
-    RNG_FAULT: "Resume with generators re-seeded instead of restored",
-    SAMPLER_FAULT: "Resume with the data started over",
+    RNG_FAULT: "Resume with re-seeded instead of restored generators",
+    SAMPLER_FAULT: "Resume with the data order restarted from the beginning",
     OPTIMIZER_FAULT: "Resume without the optimizer's state",
 }
 
@@ -24,7 +24,9 @@ TWIN_TITLES: Final = {
 class ResumeParams(CommonParams):
     """Parameters of a run; the defaults are the full recipe."""
 
-    updates: int = Field(100, ge=2, le=100_000, title="Updates", description="Optimizer steps of a whole trajectory.")
+    updates: int = Field(
+        100, ge=2, le=100_000, title="Updates", description="Optimizer steps of a complete trajectory."
+    )
     stop_step: int = Field(
         50, ge=1, le=99_999, title="Stop after", description="Updates before the interruption, 1 to updates - 1."
     )
@@ -42,14 +44,18 @@ class ResumeParams(CommonParams):
         8, ge=1, le=512, title="Batch size", description="Sequences per rank and micro-batch."
     )
     learning_rate: float = Field(
-        0.1, gt=0, le=10, title="Learning rate", description="SGD's, at the start of the cosine over all updates."
+        0.1,
+        gt=0,
+        le=10,
+        title="Learning rate",
+        description="For SGD, at the start of a cosine schedule over all updates.",
     )
     variant: Literal["correct", "default_buckets"] = Field(
         "correct",
         title="Variant",
         description=(
             "correct: gradients are added in rank order. default_buckets: DDP's own reduction, whose order of addition "
-            "changes after a restart (a fault at three ranks and more)."
+            "changes after a restart (a fault with three or more ranks)."
         ),
     )
 
@@ -76,7 +82,7 @@ def _refusal(field: str, reason: str) -> PydanticCustomError:
 
 
 def trajectories(params: ResumeParams) -> list[str]:
-    """Return the stages that train the whole way, the uninterrupted one first."""
+    """Return the stages that train to the end, the uninterrupted one first."""
     return [CONTINUOUS, KILLED if params.kills else RESUMED, CONTROL]
 
 
@@ -98,10 +104,10 @@ def _train(name: str, title: str, until: int, *, kills: KillPlan | None = None, 
 
 def _interruptions(params: ResumeParams) -> list[StagePlan]:
     updates, stop = params.updates, params.stop_step
-    continuous = _train(CONTINUOUS, f"Train {updates} updates without a break", updates)
+    continuous = _train(CONTINUOUS, f"Train {updates} updates uninterrupted", updates)
     if params.kills:
         plan = KillPlan(count=params.kills, seed=params.seed, after_stage=CONTINUOUS)
-        return [continuous, _train(KILLED, f"Train them through {params.kills} kills", updates, kills=plan)]
+        return [continuous, _train(KILLED, f"Train again, killed {params.kills} times", updates, kills=plan)]
     return [
         _train(INTERRUPTED, f"Train and stop after update {stop}", stop),
         continuous,
@@ -112,7 +118,7 @@ def _interruptions(params: ResumeParams) -> list[StagePlan]:
 def _stages(params: ResumeParams) -> list[StagePlan]:
     return [
         *_interruptions(params),
-        _train(CONTROL, "Train them a second time without a break", params.updates),
+        _train(CONTROL, "Train a second time uninterrupted", params.updates),
         *(_train(name, TWIN_TITLES[fault], params.updates, origin=True, fault=fault) for name, fault in TWINS.items()),
         StagePlan(name=COMPARE, title="Compare bit for bit", entry="trainer.kinds.resume.compare:run", imports="torch"),
     ]
@@ -120,13 +126,13 @@ def _stages(params: ResumeParams) -> list[StagePlan]:
 
 KIND = KindSpec(
     name="resume",
-    title="A resumed training is the same training",
+    title="Bit-exact resume",
     description=(
-        "Trains a small token model without a break and again with an interruption, each in new processes, and "
+        "Trains a small token model without interruption and again with one, each in new processes, and "
         "compares parameters, optimizer, random generators, data order and losses bit for bit. Three wrong ways to "
-        "resume must be noticed."
+        "resume must be detected."
     ),
-    question="Does a training that was stopped and resumed end where the uninterrupted one ends, to the last bit?",
+    question="Does a training that was stopped and resumed end with exactly the same bits as an uninterrupted one?",
     params=ResumeParams,
     presets={
         "quick": {"updates": 20, "stop_step": 10},

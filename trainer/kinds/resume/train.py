@@ -1,4 +1,4 @@
-"""Stage entry of the trajectories: train from the beginning, from a checkpoint, or from where a kill left it."""
+"""Stage entry of the trajectories: train from the beginning, from a checkpoint, or from where a kill interrupted it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,13 @@ from trainer.kinds.resume.trajectory import Trajectory, plan_shape
 from trainer.tokens.plan import data_lock
 
 FREE = frozenset({"stop_step", "kills"})
-"""Parameters that say where to stop; `updates` is not among them, the cosine is fixed to it."""
+"""Parameters that control where to stop; not `updates`, because the cosine schedule depends on it."""
 
 
 def run(context: StageContext) -> int:
-    """Train up to `arguments["until"]` updates and return the exit code: 0, or that of "preempted after a save".
+    """Train up to `arguments["until"]` updates and return the exit code: 0, or the one for "preempted after a save".
 
-    `arguments`: `until`; `origin`, true to start from the checkpoint at `stop_step`; `fault`, what to do wrong there.
+    `arguments`: `until`; `origin`, true to start at the checkpoint of `stop_step`; `fault`, the mistake to make there.
     """
     until, stop = int(context.arguments["until"]), context.params.stop_step
     with process_group(context) as group:
@@ -51,7 +51,7 @@ def _begin(context: StageContext, trajectory: Trajectory, continuation: Continua
         restored = open_store(context, stage=origin_stage(context.params)).load(origin(context), trajectory.state)
     if restored is not None:
         trajectory.adopt(restored)
-    if broken:  # once, where the trajectory leaves its origin: a later attempt continues the broken one
+    if broken:  # only once, at the origin of the trajectory: a later attempt continues the broken one
         trajectory.break_on_purpose(fault)
     trajectory.note_start(context.attempt)
     context.telemetry.phase("train", trajectory.step)
@@ -60,7 +60,7 @@ def _begin(context: StageContext, trajectory: Trajectory, continuation: Continua
 def open_store(context: StageContext, stage: str | None = None) -> CheckpointStore:
     """Return the checkpoints of this stage's trajectory, or of another stage's.
 
-    A trajectory that is broken on purpose has an identity of its own, so that nothing right continues from it.
+    A deliberately broken trajectory has its own identity, so that no correct one continues from it.
     """
     identity = Identity.of(context, data_lock(plan_shape(context.params)), free=FREE)
     fault = context.arguments.get("fault")

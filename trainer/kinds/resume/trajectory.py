@@ -1,4 +1,4 @@
-"""One rank of one training of the token model: the live objects, the update, and the record of what happened."""
+"""One rank of one training of the token model: the live objects, the update, and the history."""
 
 import random
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ MOMENTUM: Final = 0.9
 
 
 def plan_shape(params: ResumeParams) -> PlanShape:
-    """Return what the order of the data depends on."""
+    """Return everything the order of the data depends on."""
     return PlanShape(
         seed=params.seed,
         world_size=params.world_size,
@@ -38,7 +38,7 @@ def plan_shape(params: ResumeParams) -> PlanShape:
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """Start every global generator of this process from `seed + rank`, so that no two ranks drop the same units."""
+    """Seed every global generator of this process with `seed + rank`, so that no two ranks drop the same units."""
     random.seed(seed + rank)
     np.random.seed((seed + rank) % 2**32)
     torch.manual_seed(seed + rank)
@@ -73,11 +73,11 @@ class Trajectory:
 
     @property
     def step(self) -> int:
-        """Updates done."""
+        """Finished updates."""
         return len(self.losses)
 
     def adopt(self, restored: Restored) -> None:
-        """Go on with the history and the place in the data of a checkpoint whose tensors are loaded already."""
+        """Continue with the history and data position of a checkpoint whose tensors are already loaded."""
         record = restored.sampler
         self.sampler.restore(record["sampler"])
         self.losses = record["losses"].tolist()
@@ -85,11 +85,11 @@ class Trajectory:
         self._layouts, self._saves, self._starts = (list(record[name]) for name in ("layouts", "saves", "starts"))
 
     def note_start(self, attempt: int) -> None:
-        """Record what this process starts its first update with."""
+        """Record the state with which this process starts its first update."""
         self._starts.append({"attempt": attempt, "step": self.step, "digests": self._digests()})
 
     def record(self) -> Mapping[str, Any]:
-        """Return sampler position and history for a checkpoint; what is live right now goes into the record first."""
+        """Return sampler position and history for a checkpoint, after recording the current live state."""
         self._saves.append({"step": self.step, "digests": self._digests()})
         return {
             "sampler": self.sampler.state(),
@@ -113,7 +113,7 @@ class Trajectory:
         self._finish(window, group.sum_floats([sum(sums)], "loss sum")[0] / counts.window)
 
     def break_on_purpose(self, fault: str) -> None:
-        """Undo one part of a correct restore. Raises ValueError for a fault that is not known."""
+        """Undo one part of a correct restore. Raises ValueError for an unknown fault."""
         if fault == RNG_FAULT:
             seed_rank(self._params.seed, self._group.rank)
         elif fault == SAMPLER_FAULT:
@@ -121,7 +121,7 @@ class Trajectory:
         elif fault == OPTIMIZER_FAULT:
             self.state.optimizer.state.clear()
         else:
-            raise ValueError(f"fault {fault!r} is not known")
+            raise ValueError(f"unknown fault {fault!r}")
 
     def _finish(self, window: list[list[int]], loss: float) -> None:
         rate = float(self.state.optimizer.param_groups[0]["lr"])

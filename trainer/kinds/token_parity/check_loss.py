@@ -1,4 +1,4 @@
-"""Stage `check-loss`: the worked example in plain Python; when it does not come out, no rank is started."""
+"""Stage `check-loss`: the worked example in plain Python; if its numbers are wrong, no rank is started."""
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce
@@ -7,7 +7,7 @@ from trainer.kinds.token_parity.handover import Handover, write_document
 
 
 def run(context: StageContext) -> None:
-    """Check every statement and hand the lines on. Raises WorkedExampleError."""
+    """Check every statement and store the lines for later stages. Raises WorkedExampleError."""
     announce(context.telemetry)
     context.telemetry.phase("check", 0)
     lines = checked()

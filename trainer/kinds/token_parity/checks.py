@@ -1,4 +1,4 @@
-"""The judged statements of a token-parity run."""
+"""The checks of a token-parity run."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SIGNED_TOLERANCE = 1e-12
 
 
 def build_checks(evidence: Evidence) -> list[Check]:
-    """Return every check; none depends on another's outcome."""
+    """Return every check; they are independent of each other."""
     return [
         worked_example(evidence),
         gradient_parity(evidence),
@@ -26,12 +26,12 @@ def build_checks(evidence: Evidence) -> list[Check]:
 
 
 def worked_example(evidence: Evidence) -> Check:
-    """The arithmetic by hand comes out exactly."""
+    """The code reproduces the hand-computed numbers exactly."""
     lines = evidence.worked_example
     held = sum(line["actual"] == line["expected"] for line in lines)
     return Check(
         name="worked_example",
-        title="The worked example comes out: 2.5 over tokens, 2.0 as mean of means",
+        title="The worked example is reproduced: mean over tokens 2.5, mean of means 2.0",
         passed=held == len(lines),
         measured=held,
         limit=len(lines),
@@ -42,7 +42,7 @@ def worked_example(evidence: Evidence) -> Check:
 
 
 def gradient_parity(evidence: Evidence) -> Check:
-    """Every component of every rank is inside the tolerance."""
+    """Every component of every rank is within the tolerance."""
     found = evidence.audited
     detail = _spread(found, evidence)
     if found.violations:
@@ -68,7 +68,7 @@ def negative_control(evidence: Evidence) -> Check:
     if agreeing:
         passed = None
     found = evidence.rank_mean
-    # The error that rejects the rule: the largest of all may be inside its own limit, where the reference is large.
+    # The error that rejects the rule: the largest error may be within its own limit where the reference is large.
     measured, limit = (
         (found.outside.error, found.outside.limit) if found.outside else (found.max_abs_error, found.limit)
     )
@@ -86,14 +86,14 @@ def negative_control(evidence: Evidence) -> Check:
 
 
 def empty_window(evidence: Evidence) -> Check:
-    """A window without any target is refused by all ranks together."""
+    """A window without any target is rejected by all ranks together."""
     outcomes = [report["empty_window"] for report in evidence.reports]
     refused = sum(outcome["error"] == "EmptyWindowError" for outcome in outcomes)
     same = len({outcome["text"] for outcome in outcomes}) == 1
     together = all(outcome["errors"] == outcomes[0]["errors"] for outcome in outcomes)
     return Check(
         name="empty_window",
-        title="A window without supervised tokens is refused by all ranks together",
+        title="A window without supervised tokens is rejected by all ranks together",
         passed=refused == len(outcomes) and same and together and not any(outcome["syncs"] for outcome in outcomes),
         measured=refused,
         limit=len(outcomes),
@@ -104,11 +104,11 @@ def empty_window(evidence: Evidence) -> Check:
 
 
 def locally_empty_rank(evidence: Evidence) -> Check:
-    """A rank without targets takes part, and the gradient is still right on every rank."""
+    """A rank without targets takes part, and the gradient is still correct on every rank."""
     found = evidence.locally_empty
     return Check(
         name="locally_empty_rank",
-        title=f"Rank {EMPTY_RANK} without supervised tokens: every rank still has the right gradient",
+        title=f"Rank {EMPTY_RANK} without supervised tokens: every rank still has the correct gradient",
         passed=found.violations == 0,
         measured=encode_number(found.max_abs_error),
         limit=encode_number(found.limit),
@@ -126,14 +126,14 @@ def sync_count(evidence: Evidence) -> Check:
     worst = max(counts, key=lambda count: abs(count - 1))
     audited = evidence.reports[0]["windows"]["audited"]
     detail = (
-        f"{len(counts)} windows counted over all ranks by the communication hook; a synchronisation is one "
+        f"{len(counts)} windows counted on all ranks by the communication hook; a synchronisation is one "
         f"completed reduction of the whole model (audited window: {audited['bytes']} bytes, "
         f"buckets: {audited['buckets']})."
     )
     if worst != 1:
         detail += (
-            f" {sum(count != 1 for count in counts)} windows differ from 1: the forward may be outside `no_sync()`, "
-            "the last micro-batch inside it, or every micro-batch synchronised by mistake."
+            f" {sum(count != 1 for count in counts)} windows differ from 1: the forward pass may be outside "
+            "`no_sync()`, the last micro-batch inside it, or every micro-batch may be synchronised by mistake."
         )
     return Check(
         name="sync_count",
@@ -148,7 +148,7 @@ def sync_count(evidence: Evidence) -> Check:
 
 
 def signed_example(evidence: Evidence) -> Check:
-    """Equal losses, different gradients, through real DDP."""
+    """Equal losses, different gradients, measured with real DDP."""
     found = [report["signed"] for report in evidence.reports if report["signed"] is not None]
     wanted = {"correct": (1.0, 1.0), "rank_mean": (1.0, 0.0)}
     errors = [
@@ -158,13 +158,13 @@ def signed_example(evidence: Evidence) -> Check:
     ]
     return Check(
         name="same_loss_different_gradient",
-        title="Both rules show loss 1, with gradients 1 and 0",
+        title="Both rules report loss 1, but gradients 1 and 0",
         passed=all(error <= SIGNED_TOLERANCE for error in errors),
         measured=encode_number(max(errors)),
         limit=SIGNED_TOLERANCE,
         relation=Relation.AT_MOST,
         unit="largest error",
-        detail="One parameter at 0, 12 targets +1 on rank 0 and 36 targets -1 on rank 1, squared error, through DDP.",
+        detail="One parameter at 0, 12 targets +1 on rank 0 and 36 targets -1 on rank 1, squared error, with DDP.",
     )
 
 
@@ -186,10 +186,10 @@ def _control_detail(
     if agreeing:
         counts = [sum(row) for row in evidence.plan["token_counts"]]
         return (
-            f"{text}. On this window {' and '.join(agreeing)} and the right rule give the same gradient "
+            f"{text}. On this window {' and '.join(agreeing)} and the correct rule give the same gradient "
             f"(tokens per rank {counts}), so a pass would prove nothing and the verdict is inconclusive. "
-            "Unequal counts tell the rules apart."
+            "Use unequal counts to distinguish the rules."
         )
     if accepted:
-        return f"{text}. The tolerance is so wide that {' and '.join(accepted)} passes as right: it judges nothing."
+        return f"{text}. The tolerance is so wide that {' and '.join(accepted)} passes: it cannot reject anything."
     return f"{text}."

@@ -1,4 +1,4 @@
-"""Stage `compare`: read what the ranks left behind, judge it, write `result.json`."""
+"""Stage `compare`: read the output of the ranks, evaluate the checks, write `result.json`."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from trainer.kinds.token_parity.panels import ERRORS_TITLE, EXPLAINS, build_pane
 
 LIMITS = [
     "One small model with plain SGD: other models, batch statistics and other optimizers are not covered.",
-    "The sequences are generated: nothing is said about real data.",
+    "The sequences are generated: real data is not covered.",
     "One machine: several nodes and their networks are not covered. Speed is not measured.",
-    "Token loss and token accuracy are no claim of quality.",
-    "A match within the tolerance is no proof of equality in every bit.",
+    "Token loss and token accuracy say nothing about model quality.",
+    "A match within the tolerance does not prove bit-for-bit equality.",
 ]
 
 
@@ -46,7 +46,7 @@ def run(context: StageContext) -> None:
 
 
 def summary(evidence: Evidence) -> dict[str, Any]:
-    """Return the figures a table of runs shows."""
+    """Return the figures shown in tables of runs."""
     found, wrong, means = evidence.audited, evidence.rank_mean, evidence.mean_of_means
     training = evidence.training
     return {
@@ -73,7 +73,7 @@ def summary(evidence: Evidence) -> dict[str, Any]:
 
 
 def environment(context: StageContext, evidence: Evidence) -> Environment:
-    """Return where the ranks ran."""
+    """Return the devices of the ranks."""
     first = evidence.reports[0]
     gpus = [f"rank {report['rank']}: {report['gpu']} ({report['device']})" for report in evidence.reports]
     runtime = {"cuda": str(first["cuda_runtime"])} if first["cuda_runtime"] else {}
@@ -91,7 +91,7 @@ def environment(context: StageContext, evidence: Evidence) -> Environment:
 
 
 def limits(context: StageContext) -> list[str]:
-    """Return what the result does not show, with what depends on the devices used."""
+    """Return what the result does not show, including limits that depend on the devices used."""
     found = [*LIMITS, *not_validated(context.config.device, context.config.backend)]
     if context.params.updates == 1:
         found.append("One window was audited and nothing was trained.")

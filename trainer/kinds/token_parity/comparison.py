@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 EDGES: Final = tuple(10.0 ** (exponent / 2) for exponent in range(-26, 3))
-"""Half decades from 1e-13 to 10; smaller errors, exact zeros among them, are counted in the first bin."""
+"""Half decades from 1e-13 to 10; smaller errors, including exact zeros, are counted in the first bin."""
 
 Gradients = Mapping[str, Tensor]
 
@@ -38,7 +38,7 @@ class Component:
 
     @property
     def order(self) -> float:
-        """The error as it is ordered: NaN is the largest."""
+        """The error as a sort key: NaN is the largest."""
         return math.inf if math.isnan(self.error) else self.error
 
 
@@ -55,11 +55,11 @@ class Comparison:
     worst: str
     """Name of the tensor that holds it."""
     outside: Component | None
-    """The largest error outside its limit; a larger one may be inside its own, where the reference is larger."""
+    """The largest error outside its limit; a larger error may be within its own limit where the reference is larger."""
     ratios: list[float]
-    """Per rank the factor f that makes f * ref come closest to g (least squares)."""
+    """Per rank, the factor f that brings f * ref closest to g (least squares)."""
     cosines: list[float]
-    """Per rank the cosine of the angle between g and ref."""
+    """Per rank, the cosine of the angle between g and ref."""
 
     @property
     def components(self) -> int:
@@ -73,15 +73,15 @@ class Comparison:
 
 
 def compare(reference: Gradients, ranks: Sequence[Gradients], *, atol: float, rtol: float) -> Comparison:
-    """Compare every rank's gradient with `reference`: inside means |g - ref| <= atol + rtol * |ref|, in float64.
+    """Compare every rank's gradient with `reference`: in tolerance if |g - ref| <= atol + rtol * |ref|, in float64.
 
-    Ranks are never averaged: that would hide a reduction that is missing or misplaced. Raises ValueError when a rank
-    has other tensors than the reference.
+    Ranks are never averaged: that would hide a missing or misplaced reduction. Raises ValueError if the tensors of a
+    rank differ from those of the reference.
     """
     for rank, gradients in enumerate(ranks):
         if gradients.keys() != reference.keys():
             raise ValueError(
-                f"rank {rank} has gradients of {sorted(gradients.keys() ^ reference.keys())} too many or few"
+                f"rank {rank}: gradients missing or unexpected: {sorted(gradients.keys() ^ reference.keys())}"
             )
     histogram = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
     tensors: list[TensorError] = []
@@ -109,7 +109,7 @@ def compare(reference: Gradients, ranks: Sequence[Gradients], *, atol: float, rt
 
 
 def _errors(expected: Tensor, found: Sequence[Tensor], atol: float, rtol: float) -> tuple[Tensor, Tensor]:
-    # [components] each; torch.maximum hands NaN on, so a component that is NaN on any rank stays NaN.
+    # [components] each; torch.maximum propagates NaN, so a component that is NaN on any rank stays NaN.
     reference = expected.double().flatten()
     error = torch.zeros_like(reference)
     for gradient in found:

@@ -1,4 +1,4 @@
-"""Where to look when a gradient does not match, in a fixed order, each point with what this run measured."""
+"""Likely causes of a gradient mismatch, in a fixed order, each with what this run measured."""
 
 import math
 
@@ -8,7 +8,7 @@ from trainer.kinds.token_parity.handover import AUDITED
 
 
 def explain_failure(evidence: Evidence) -> str:
-    """Return the ordered list of suspects with the evidence for or against each, a line for every one."""
+    """Return the ordered list of suspects, one per line, with the evidence for or against each."""
     points = [
         f"global count: {_counts(evidence)}",
         f"sum or mean: {_direction(evidence)}",
@@ -17,7 +17,7 @@ def explain_failure(evidence: Evidence) -> str:
         f"initial state: {_initial_state(evidence)}",
         f"data: {_data(evidence)}",
     ]
-    return "\n".join(["Look in this order:", *(f"({place}) {point}." for place, point in enumerate(points, start=1))])
+    return "\n".join(["Check in this order:", *(f"({place}) {point}." for place, point in enumerate(points, start=1))])
 
 
 def _counts(evidence: Evidence) -> str:
@@ -33,15 +33,13 @@ def _direction(evidence: Evidence) -> str:
     cosines = evidence.audited.cosines
     lowest = math.nan if any(math.isnan(value) for value in cosines) else min(cosines)
     if lowest > 1 - 1e-9:
-        return "every rank's gradient points where the reference does, so tokens are weighted alike; a factor is wrong"
-    return (
-        f"the direction differs (lowest cosine {lowest:.9f}), so tokens are weighted unequally, as by a mean of means"
-    )
+        return "every rank's gradient has the direction of the reference, so token weights are right; a factor is wrong"
+    return f"the direction differs (lowest cosine {lowest:.9f}), so tokens have unequal weights, as in a mean of means"
 
 
 def _syncs(evidence: Evidence) -> str:
     counts = [report["windows"][AUDITED]["syncs"] for report in evidence.reports]
-    return f"synchronisations of the window per rank {counts}, expected 1"
+    return f"synchronisations per rank in this window {counts}, expected 1"
 
 
 def _ratio(evidence: Evidence) -> str:
@@ -53,8 +51,8 @@ def _ratio(evidence: Evidence) -> str:
         if all(math.isclose(ratio, factor, rel_tol=1e-5) for ratio in found.ratios)
     ]
     if not names or not _parallel(found):
-        return f"{text}, no single factor of the known ones"
-    hint = " (the world size equals the number of micro-batches here: another size tells them apart)"
+        return f"{text}, not one of the known factors"
+    hint = " (the world size equals the number of micro-batches here: use a different size to distinguish them)"
     return f"{text}: {' or '.join(names)}{hint if len(names) > 1 else ''}"
 
 
@@ -63,8 +61,8 @@ def _factors(evidence: Evidence) -> dict[str, float]:
     factors = {
         "the factor world_size is missing": 1 / ranks,
         "world_size is applied twice, or a hook does not divide": float(ranks),
-        "divided by the micro-batches again": 1 / steps,
-        "world_size missing and divided by the micro-batches": 1 / (ranks * steps),
+        "divided by the number of micro-batches again": 1 / steps,
+        "world_size is missing, and divided by the number of micro-batches": 1 / (ranks * steps),
     }
     return {name: factor for name, factor in factors.items() if factor != 1}
 
@@ -75,14 +73,14 @@ def _parallel(found: Comparison) -> bool:
 
 def _initial_state(evidence: Evidence) -> str:
     odd = [report["rank"] for report in evidence.reports if report["weights"] != evidence.reference["weights"]]
-    return f"ranks {odd} started from other weights than the reference" if odd else "same weights on every rank"
+    return f"ranks {odd} started from different weights than the reference" if odd else "same weights on every rank"
 
 
 def _data(evidence: Evidence) -> str:
     odd = [report["rank"] for report in evidence.reports if report["data_lock"] != evidence.plan["data_lock"]]
-    return f"ranks {odd} hold other data than planned" if odd else "same data lock on every rank"
+    return f"ranks {odd} have different data than planned" if odd else "same data lock on every rank"
 
 
 def _range(values: list[float]) -> str:
     low, high = min(values), max(values)
-    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-6) else f"{low:.6g} to {high:.6g} over the ranks"
+    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-6) else f"{low:.6g} to {high:.6g} across ranks"

@@ -1,4 +1,4 @@
-"""Stage `distributed`: the gradients every rank ends up with, under the audited rule and under wrong ones."""
+"""Stage `distributed`: every rank's gradients under the audited rule and under wrong ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +51,7 @@ def run(context: StageContext) -> None:
 
 
 def wrap(group: Group, model: torch.nn.Module) -> tuple[DistributedDataParallel, SyncCounter]:
-    """Return the model in DDP with a counting hook that keeps DDP's averaging."""
+    """Return the model wrapped in DDP, with a counting hook that keeps DDP's averaging."""
     devices = [group.device.index] if group.device.type == "cuda" else None
     with group.telemetry.collective("wrap the model"):  # compares shapes and copies rank 0's weights
         wrapped = DistributedDataParallel(model, device_ids=devices)
@@ -61,7 +61,7 @@ def wrap(group: Group, model: torch.nn.Module) -> tuple[DistributedDataParallel,
 
 
 def describe(group: Group) -> dict[str, Any]:
-    """Return where this rank ran."""
+    """Return this rank's device."""
     on_gpu = group.device.type == "cuda"
     return {
         "rank": group.rank,
@@ -75,7 +75,7 @@ def describe(group: Group) -> dict[str, Any]:
 
 
 class WindowAudit:
-    """One rank's part in the audit of a window. No optimizer steps, so every experiment sees the same weights."""
+    """One rank's part of the audit of a window. Without optimizer steps, all experiments use the same weights."""
 
     def __init__(self, group: Group, seed: int, batches: Sequence[Batch], rule: Rule) -> None:
         model = build_model(seed).to(group.device)
@@ -103,7 +103,7 @@ class WindowAudit:
             self._accumulate(batches, self._rule)
         except EmptyWindowError as refusal:
             error, text = type(refusal).__name__, str(refusal)
-        # Another collective: a rank that went on alone would be missing here.
+        # Another collective: a rank that continued alone would be missing here.
         errors = self._group.gather_objects(error, "outcome of the empty window")
         return {"error": error, "text": text, "errors": errors, "syncs": self._counter.take().count}
 

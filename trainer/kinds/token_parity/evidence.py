@@ -1,4 +1,4 @@
-"""Everything the earlier stages of a run left behind, read once for checks and panels."""
+"""The output of the earlier stages of a run, read once for checks and panels."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from trainer.kinds.token_parity.handover import (
 from trainer.kinds.token_parity.params import TokenParityParams
 
 DETECTABLE_ATOL, DETECTABLE_RTOL = 1e-6, 1e-4
-"""Two rules that differ by less than FP32 rounding explains agree on the window, whatever tolerance was asked for."""
+"""Two rules whose difference is within FP32 rounding agree on the window, whatever the requested tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Evidence:
 
     @classmethod
     def load(cls, context: StageContext) -> "Evidence":
-        """Read the hand-over of a run. Raises OSError for a file that a stage did not write."""
+        """Read the files of the earlier stages. Raises OSError if a stage did not write its file."""
         handover, ranks = Handover(context.paths), range(context.params.world_size)
         trained = context.params.updates > 1
         return cls(
@@ -65,7 +65,7 @@ class Evidence:
 
     @cached_property
     def mean_of_means(self) -> Comparison:
-        """The other wrong rule: every micro-batch weighs the same."""
+        """The other wrong rule: every micro-batch has the same weight."""
         return self._compare(MEAN_OF_MEANS, AUDITED)
 
     @cached_property
@@ -86,7 +86,7 @@ class Evidence:
         ]
 
     def rules_agree(self, window: str) -> bool:
-        """Whether a wrong rule's gradient cannot be told from the right one on this window, at FP32's own tolerance."""
+        """Whether a wrong rule's gradient equals the correct one on this window, within FP32 tolerance."""
         found = compare(
             self.reference[AUDITED],
             [gradients[window] for gradients in self.gradients],

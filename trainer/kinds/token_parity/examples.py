@@ -1,4 +1,4 @@
-"""The arithmetic by hand: worked example, exercise, and the case of equal losses and different gradients."""
+"""Hand-computed numbers: worked example, exercise, and the case of equal losses and different gradients."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,12 +28,12 @@ class Line:
 
     @property
     def holds(self) -> bool:
-        """Whether the code gives exactly what the arithmetic by hand gives."""
+        """Whether the code gives exactly the hand-computed value."""
         return self.actual == self.expected
 
 
 class WorkedExampleError(AssertionError):
-    """The code's arithmetic differs from the arithmetic by hand; no gradient it compares could be trusted."""
+    """The code does not reproduce the hand-computed numbers, so no comparison of gradients could be trusted."""
 
 
 def window_of(*ranks: tuple[int, int]) -> Window:
@@ -50,7 +50,7 @@ SIGNED_GRADIENTS = window_of(*((count, -2 * count * target) for count, target in
 
 
 def worked_example() -> list[Line]:
-    """Return every statement with its value by hand and by code."""
+    """Return every statement with its hand-computed value and the value computed by the code."""
     halves = [[Cell(tokens=6, total=Fraction(6))] * 2, [Cell(tokens=18, total=Fraction(54))] * 2]
     scaled = unsynchronised(WORKED)
     short, long = (row[0][1] for row in token_weights(WORKED))
@@ -59,12 +59,12 @@ def worked_example() -> list[Line]:
         _line("Mean of the two means", "(1 + 3) / 2", "2", mean_of_means(WORKED)),
         _line("Mean over all tokens", "(12 + 108) / (12 + 36)", "5/2", correct(WORKED)),
         _line("The same as shares", "25 % x 1 + 75 % x 3", "5/2", share * 1 + (1 - share) * 3),
-        _line("Rank 0 back-propagates", "2 x 12 / 48 (a scaled term, no loss to show)", "1/2", scaled[0]),
-        _line("Rank 1 back-propagates", "2 x 108 / 48 (a scaled term, no loss to show)", "9/2", scaled[1]),
+        _line("Rank 0 back-propagates", "2 x 12 / 48 (a scaled term, not a loss)", "1/2", scaled[0]),
+        _line("Rank 1 back-propagates", "2 x 108 / 48 (a scaled term, not a loss)", "9/2", scaled[1]),
         _line("DDP's mean of the two", "(1/2 + 9/2) / 2", "5/2", (scaled[0] + scaled[1]) / 2),
         _line("Weight of a rank-0 token in the mean of means", "1 / (2 x 12)", "1/24", short),
         _line("Weight of a rank-1 token in the mean of means", "1 / (2 x 36)", "1/72", long),
-        _line("Rank 0's tokens weigh more by the factor", "(1/24) / (1/72)", "3", short / long),
+        _line("Weight ratio, rank-0 token to rank-1 token", "(1/24) / (1/72)", "3", short / long),
         _line("Divided by two micro-batches again", "5/2 / 2", "5/4", extra_accumulation_division(halves)),
         _line("Exercise before: mean of means", "12 and 12 tokens, 1 and 3 each", "2", rank_mean(EXERCISE_BEFORE)),
         _line("Exercise before: mean over tokens", "equal counts hide the fault", "2", correct(EXERCISE_BEFORE)),
@@ -75,7 +75,7 @@ def worked_example() -> list[Line]:
 
 
 def signed_example() -> list[Line]:
-    """Return the case in which both rules show the same loss and different gradients."""
+    """Return the case in which both rules report the same loss but different gradients."""
     title = "12 targets +1 and 36 targets -1: "
     return [
         _line(title + "loss, mean of means", "(1 + 1) / 2", "1", mean_of_means(SIGNED_LOSSES)),
@@ -86,11 +86,11 @@ def signed_example() -> list[Line]:
 
 
 def checked() -> list[Line]:
-    """Return the lines of the worked example. Raises WorkedExampleError naming every statement that does not hold."""
+    """Return the lines of the worked example. Raises WorkedExampleError naming every statement that is wrong."""
     found = worked_example()
     wrong = [f"{line.title}: {line.actual} instead of {line.expected}" for line in found if not line.holds]
     if wrong:
-        raise WorkedExampleError("the worked example does not come out: " + "; ".join(wrong))
+        raise WorkedExampleError("the worked example is not reproduced: " + "; ".join(wrong))
     return found
 
 

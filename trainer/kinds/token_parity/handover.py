@@ -1,4 +1,4 @@
-"""Files the stages of a token-parity run hand to each other, inside the run's `work/` folder."""
+"""Files that the stages of a token-parity run pass to each other, in the run's `work/` folder."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EMPTY_RANK = 0
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Paths and JSON of one run's hand-over."""
+    """Paths and JSON of the files passed between the stages of one run."""
 
     paths: RunPaths
 
@@ -30,12 +30,12 @@ class Handover:
 
     @property
     def worked_example(self) -> Path:
-        """The arithmetic done by hand, by `check-loss`."""
+        """The worked example, by `check-loss`."""
         return self.paths.work / "worked_example.json"
 
     @property
     def reference(self) -> Path:
-        """Tensors of the single process, by `reference`."""
+        """Gradients of the single process, by `reference`."""
         return self.paths.work / "reference.pt"
 
     @property
@@ -48,12 +48,12 @@ class Handover:
         return self.paths.work / f"gradients-rank{rank}.pt"
 
     def report(self, rank: int) -> Path:
-        """What one rank counted and saw, by `distributed`."""
+        """What one rank counted and measured, by `distributed`."""
         return self.paths.work / f"report-rank{rank}.json"
 
 
 def write_document(path: Path, document: Any) -> None:
-    """Write JSON atomically. NaN stays NaN, as Python's reader takes it: nobody else reads these files."""
+    """Write JSON atomically. NaN is written as NaN, which Python's parser accepts; nothing else reads these files."""
     run = path.parent.parent
     write_bytes_atomically(path, json.dumps(document, indent=1).encode(), within=run)
 

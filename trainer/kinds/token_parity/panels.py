@@ -1,4 +1,4 @@
-"""What the page of a token-parity run draws."""
+"""The panels of a token-parity run."""
 
 import math
 from fractions import Fraction
@@ -24,11 +24,11 @@ CELLS_SHOWN = 256
 ERRORS_TITLE = "Absolute gradient errors, audited rule and negative control"
 SIGNED_TITLE = "Same loss, different gradient"
 EXPLAINS = {"same_loss_different_gradient": SIGNED_TITLE}
-"""Panels by the check they explain; the distribution of errors explains every other one."""
+"""Panels by the check they explain; the distribution of errors explains all other checks."""
 
 
 def build_panels(evidence: Evidence) -> list[Panel]:
-    """Return every panel in the order of the page."""
+    """Return every panel in page order."""
     panels: list[Panel] = [
         tensor_errors(evidence),
         error_histogram(evidence),
@@ -43,11 +43,11 @@ def build_panels(evidence: Evidence) -> list[Panel]:
 
 
 def tensor_errors(evidence: Evidence) -> TablePanel:
-    """Errors per parameter tensor, right rule and control."""
+    """Errors per parameter tensor, correct rule and control."""
     wrong = {tensor.name: tensor for tensor in evidence.rank_mean.tensors}
     return TablePanel(
         title="Gradient error per parameter tensor",
-        note="Worst over ranks. A share above 1 is outside the tolerance. The last two columns are the wrong rule's.",
+        note="Worst over ranks. A share above 1 is outside the tolerance. The last two columns show the wrong rule.",
         columns=[
             *("Tensor", "Components", "Largest error", "Share of tolerance", "Outside"),
             *("Largest error, rank means", "Outside, rank means"),
@@ -68,12 +68,12 @@ def tensor_errors(evidence: Evidence) -> TablePanel:
 
 
 def error_histogram(evidence: Evidence) -> HistogramPanel:
-    """Distribution of component errors, right rule and control side by side."""
+    """Distribution of component errors, correct rule and control side by side."""
     return HistogramPanel(
         title=ERRORS_TITLE,
         note=(
-            "The right rule leaves rounding errors only, far to the left of the wrong rule's. "
-            "Each component's worst error over ranks; the first bin holds all smaller errors, zeros included."
+            "The correct rule leaves only rounding errors, far to the left of the wrong rule's errors. "
+            "Each component's worst error over ranks; the first bin contains all smaller errors, including zeros."
         ),
         edges=list(EDGES),
         log_x=True,
@@ -90,7 +90,7 @@ def token_counts(evidence: Evidence) -> HeatPanel:
     counts = evidence.plan["token_counts"]
     return HeatPanel(
         title="Supervised tokens per rank and micro-batch",
-        note=f"{evidence.plan['global_tokens']} in the window. Padding is not counted: it has no target.",
+        note=f"{evidence.plan['global_tokens']} in the window. Padding has no target and is not counted.",
         rows=[f"rank {rank}" for rank in range(len(counts))],
         columns=[f"micro-batch {place}" for place in range(len(counts[0]))],
         values=counts,
@@ -98,29 +98,29 @@ def token_counts(evidence: Evidence) -> HeatPanel:
 
 
 def weights_per_cell(evidence: Evidence) -> TablePanel:
-    """The weight one token has under each rule."""
+    """The weight of one token under each rule."""
     rows: list[list[Any]] = []
     weights = token_weights(evidence.measured_window)
     for rank, cells in enumerate(evidence.measured_window):
         for place, cell in enumerate(cells):
             right, by_rank, by_cell = weights[rank][place]
             rows.append([rank, place, cell.tokens, *map(float, (right, by_rank, by_cell, by_rank / right))])
-    note = "Under the right rule every token weighs 1 / N, whichever rank holds it."
+    note = "Under the correct rule every token has weight 1 / N, whichever rank holds it."
     if len(rows) > CELLS_SHOWN:
         note += f" The first {CELLS_SHOWN} of {len(rows)} cells."
     return TablePanel(
-        title="Weight of one token under the rules",
+        title="Weight of one token under each rule",
         note=note,
         columns=[
-            *("Rank", "Micro-batch", "Tokens", "Weight, right rule", "Weight, rank means"),
-            *("Weight, mean of means", "Rank means / right"),
+            *("Rank", "Micro-batch", "Tokens", "Weight, correct rule", "Weight, rank means"),
+            *("Weight, mean of means", "Rank means / correct"),
         ],
         rows=rows[:CELLS_SHOWN],
     )
 
 
 def both_formulas(evidence: Evidence) -> TablePanel:
-    """Measured sums and counts put into the formulas."""
+    """The formulas applied to the measured sums and counts."""
     window = evidence.measured_window
     rows: list[list[Any]] = [
         [f"rank {rank}: mean of its own tokens", *_sums(cells), _number(_total(cells) / _tokens(cells))]
@@ -130,18 +130,18 @@ def both_formulas(evidence: Evidence) -> TablePanel:
     rows += [
         ["wrong: mean of the rank means", None, None, _number(rank_mean(window))],
         ["wrong: mean of all micro-batch means", None, None, _number(mean_of_means(window))],
-        ["right: sum of sums / sum of counts", *_sums(everything), _number(correct(window))],
+        ["correct: sum of sums / sum of counts", *_sums(everything), _number(correct(window))],
     ]
     return TablePanel(
-        title="Measured sums and counts in both formulas",
-        note="Loss in nats at the initial weights. How far the losses are apart says nothing about the gradients.",
+        title="Both formulas with the measured sums and counts",
+        note="Loss in nats at the initial weights. The distance between the losses says nothing about the gradients.",
         columns=["Formula", "Tokens", "Loss sum", "Loss per token"],
         rows=rows,
     )
 
 
 def worked_example(evidence: Evidence) -> TablePanel:
-    """The arithmetic by hand."""
+    """The worked example."""
     return TablePanel(
         title="Worked example",
         note="12 and 36 tokens with loss sums 12 and 108, in exact fractions.",
@@ -154,22 +154,22 @@ def worked_example(evidence: Evidence) -> TablePanel:
 
 
 def signed_example(evidence: Evidence) -> TablePanel:
-    """Equal losses and different gradients, measured through DDP."""
+    """Equal losses and different gradients, measured with DDP."""
     signed = evidence.reports[0]["signed"]
-    names = {"correct": "right: over all tokens", "rank_mean": "wrong: mean of the rank means"}
+    names = {"correct": "correct: over all tokens", "rank_mean": "wrong: mean of the rank means"}
     return TablePanel(
         title=SIGNED_TITLE,
-        note="One parameter at 0; 12 targets +1 on rank 0, 36 targets -1 on rank 1; squared error, through real DDP.",
-        columns=["Rule", "Loss shown", "Gradient of the parameter"],
+        note="One parameter at 0; 12 targets +1 on rank 0, 36 targets -1 on rank 1; squared error, with real DDP.",
+        columns=["Rule", "Reported loss", "Gradient of the parameter"],
         rows=[[title, signed[rule]["loss"], signed[rule]["gradient"]] for rule, title in names.items()],
     )
 
 
 def rank_devices(evidence: Evidence) -> TablePanel:
-    """Which rank ran where, and what it spent on communication."""
+    """The device of every rank and its communication time."""
     return TablePanel(
         title="Ranks and devices",
-        note="Communication: from the hook's call to the completed reduction, waiting for slower ranks included.",
+        note="Communication: from the call of the hook to the completed reduction, including waiting for slower ranks.",
         columns=["Rank", "Device", "GPU", "Backend", "Threads", "Communication in the audited window (s)"],
         rows=[
             [
@@ -186,7 +186,7 @@ def rank_devices(evidence: Evidence) -> TablePanel:
 
 
 def training_panels(evidence: Evidence) -> list[Panel]:
-    """Loss over updates and the evaluation."""
+    """Loss over updates, and the evaluation."""
     training = evidence.training or {}
     history = training["history"]
     lines = [
@@ -205,7 +205,7 @@ def training_panels(evidence: Evidence) -> list[Panel]:
         ),
         TablePanel(
             title="Evaluation",
-            note="Accuracy of tokens, not of sequences. No claim of quality: the sequences are generated.",
+            note="Accuracy per token, not per sequence. No measure of model quality: the sequences are generated.",
             columns=["Set", "Loss per token", "Token accuracy", "Tokens"],
             rows=[
                 *(

@@ -21,7 +21,7 @@ class TokenParityParams(CommonParams):
         ge=1,
         le=100_000,
         title="Updates",
-        description="1 audits one window; more also train that many windows and evaluate on the test sequences.",
+        description="1: audit one window. More: also train for that many windows and evaluate on the test sequences.",
     )
     accumulation: int = Field(
         2, ge=1, le=POOL_SIZE, title="Accumulation", description="Micro-batches per rank and window."
@@ -29,7 +29,7 @@ class TokenParityParams(CommonParams):
     batch_size_per_rank: int = Field(
         8, ge=1, le=POOL_SIZE, title="Batch size per rank", description="Sequences per rank and micro-batch."
     )
-    learning_rate: float = Field(0.1, gt=0, le=100, title="Learning rate", description="Of plain SGD.")
+    learning_rate: float = Field(0.1, gt=0, le=100, title="Learning rate", description="For plain SGD.")
     atol: float = Field(
         1e-6,
         ge=0,
@@ -41,7 +41,7 @@ class TokenParityParams(CommonParams):
     variant: Variant = Field(
         "correct",
         title="Variant",
-        description="correct, or a mistake planted into the audited rule: then the verdict must be fail.",
+        description="correct, or a deliberate mistake in the audited rule, for which the verdict must be fail.",
     )
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class TokenParityParams(CommonParams):
 
     @property
     def shape(self) -> PlanShape:
-        """What corpus and plan depend on."""
+        """Everything that corpus and plan depend on."""
         return PlanShape(
             seed=self.seed,
             world_size=self.world_size,
@@ -74,7 +74,7 @@ def _stages(params: TokenParityParams) -> list[StagePlan]:
         StagePlan(name="prepare", title="Draw corpus and plan", entry=f"{package}.prepare:run", imports="nothing"),
         StagePlan(
             name="check-loss",
-            title="Check the arithmetic by hand",
+            title="Check the worked example",
             entry=f"{package}.check_loss:run",
             imports="nothing",
         ),
@@ -88,7 +88,7 @@ def _stages(params: TokenParityParams) -> list[StagePlan]:
             launcher="torchrun",
         ),
         *([train] if params.updates > 1 else []),
-        StagePlan(name="compare", title="Compare and judge", entry=f"{package}.compare:run", imports="torch"),
+        StagePlan(name="compare", title="Compare and decide", entry=f"{package}.compare:run", imports="torch"),
     ]
 
 
@@ -109,7 +109,7 @@ KIND = KindSpec(
     preset_titles={
         "quick": "Audit one window (about half a minute on two cores)",
         "full": "Audit, then 100 updates and an evaluation",
-        "exercise": "Predict first: a small window whose sums and counts go into both formulas",
+        "exercise": "Predict the result first: a small window, with its sums and counts in both formulas",
     },
     stages=_stages,
     headline_checks=("gradient_parity",),

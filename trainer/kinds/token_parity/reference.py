@@ -37,7 +37,7 @@ def window_batches(window: Window, shape: PlanShape, device: torch.device) -> li
 
 
 def with_empty_rank(batches: Sequence[Sequence[Batch]]) -> list[list[Batch]]:
-    """Return the window with every target of one rank ignored."""
+    """Return the window with all targets of one rank ignored."""
     return [
         [without_targets(batch) for batch in row] if rank == EMPTY_RANK else list(row)
         for rank, row in enumerate(batches)
@@ -49,7 +49,7 @@ def reference_gradient(
 ) -> tuple[dict[str, Tensor], list[list[float]]]:
     """Return the gradient of (sum of all losses) / (number of all tokens), and the loss sums per rank and micro-batch.
 
-    Written straight from the objective: it shares no code with the rules it judges.
+    Computed directly from the objective: it shares no code with the rules that are compared with it.
     """
     tokens = sum(batch.tokens for row in batches for batch in row)
     model.zero_grad(set_to_none=True)

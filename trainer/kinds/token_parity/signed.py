@@ -1,4 +1,4 @@
-"""One parameter, targets +1 and -1 on two ranks, through real DDP: the losses agree and the gradients do not."""
+"""One parameter, targets +1 and -1 on two ranks, with real DDP: the losses agree but the gradients do not."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ RANKS = [0, 1]
 
 
 class OneParameter(nn.Module):
-    """Predicts the same number, at first 0, for every target."""
+    """Predicts the same number for every target, initially 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def squared_error_sum(model: nn.Module, targets: Tensor) -> Tensor:
 
 
 def signed_gradients(group: Group) -> dict[str, dict[str, float]] | None:
-    """Return loss and gradient under both rules as this rank sees them; None on ranks beyond the first two.
+    """Return loss and gradient on this rank under both rules; None on ranks beyond the first two.
 
     Every rank must call this: creating the subgroup is collective.
     """

@@ -22,13 +22,13 @@ from trainer.tokens.model import build_model
 from trainer.tokens.plan import WindowSampler, data_lock
 
 FREE = frozenset({"updates", "atol", "rtol"})
-"""Parameters that say where to stop and what to accept, not which trajectory is taken."""
+"""Parameters that control where to stop and what to accept, but not the trajectory."""
 VALIDATIONS = 10
-"""Looks at the validation sequences during a training."""
+"""Evaluates the validation sequences during training."""
 
 
 def run(context: StageContext) -> int:
-    """Train and evaluate; returns the exit code, which says whether the run was preempted."""
+    """Train and evaluate; return the exit code, which says whether the run was preempted."""
     with process_group(context) as group:
         training = Training(context, group)
         finished = training.run()
@@ -49,7 +49,7 @@ class Training:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=self._params.learning_rate)
 
     def run(self) -> bool:
-        """Take every update that is left; False when all ranks saved and left early because they were told to."""
+        """Make all remaining updates; return False if all ranks saved and stopped early on request."""
         updates = self._params.updates
         state = TrainingState(
             model=self._model, optimizer=self._optimizer, updates_in=lambda sampler: len(sampler["history"])
@@ -77,7 +77,7 @@ class Training:
         return True
 
     def finish(self) -> None:
-        """Evaluate on the test sequences and hand history and scores on."""
+        """Evaluate on the test sequences and store history and scores for later stages."""
         self._group.telemetry.phase("evaluate", self._params.updates)
         test = evaluate(self._group, self._model.module, self._corpus.test)
         validation = evaluate(self._group, self._model.module, self._corpus.validation)

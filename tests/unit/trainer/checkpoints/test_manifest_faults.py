@@ -95,7 +95,7 @@ def test_unfinished_and_foreign_directories(saved: Path) -> None:
     newest, skipped = newest_valid(saved)
     assert newest is not None
     assert newest.step == 4
-    assert [info.problem for info in skipped] == ["manifest.json is missing: the save never finished"]
+    assert [info.problem for info in skipped] == ["manifest.json is missing: the save did not finish"]
 
 
 def test_nothing_valid_is_left(saved: Path) -> None:
@@ -141,7 +141,7 @@ def test_manifest_reads_nothing_elsewhere(saved: Path, name: str) -> None:
     named(directory, name, 0 if name == "/dev/zero" else 6)
     problem = inspect(directory).problem
     assert problem is not None
-    assert "no name of a file inside the checkpoint" in problem
+    assert "not a file name inside the checkpoint" in problem
 
 
 def test_listed_link_is_no_file(saved: Path) -> None:
@@ -156,7 +156,7 @@ def test_listed_link_is_no_file(saved: Path) -> None:
     for name, plain in (("plain", True), ("inner/secret", True), ("link", False), ("linked/secret", False)):
         (directory / "manifest.json").write_bytes(intact)
         named(directory, name)
-        problem = f"{name}: {UNREADABLE}" if plain else f"{name} is no plain file of this checkpoint"
+        problem = f"{name}: {UNREADABLE}" if plain else f"{name} is not a regular file of this checkpoint"
         assert inspect(directory).problem == problem
 
 

@@ -113,16 +113,16 @@ def test_guest_comes_after_the_products_own(installed: Callable[..., None]) -> N
 def test_guest_takes_no_name_that_is_taken(installed: Callable[..., None]) -> None:
     taken = default_kind().name
     installed(guest(taken))
-    with pytest.raises(ValueError, match=f"guest.params:KIND_0: the kind '{taken}' exists already"):
+    with pytest.raises(ValueError, match=f"guest.params:KIND_0: the kind '{taken}' already exists"):
         kinds()
     installed(guest("b-guest"), guest("b-guest"))
-    with pytest.raises(ValueError, match="KIND_1: the kind 'b-guest' exists already"):
+    with pytest.raises(ValueError, match="KIND_1: the kind 'b-guest' already exists"):
         kinds()
 
 
 def test_entry_point_must_be_a_kind(installed: Callable[..., None]) -> None:
     installed({"name": "dict"})
-    with pytest.raises(TypeError, match="a kind is a KindSpec, not a dict"):
+    with pytest.raises(TypeError, match="a kind must be a KindSpec, not a dict"):
         kinds()
 
 

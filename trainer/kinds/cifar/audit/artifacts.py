@@ -1,4 +1,4 @@
-"""Where a mode's artifacts lie, and the small files among them (no torch)."""
+"""Paths of a mode's artifacts, and the small files among them (no torch)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class ModeArtifacts:
 
 
 def top_confusions(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the most frequent cells off the diagonal, [{true, predicted, count}]; ties in order of the classes."""
+    """Return the most frequent cells off the diagonal, [{true, predicted, count}]; ties in class order."""
     cells = [
         (count, true, predicted)
         for true, row in enumerate(confusion)
@@ -90,7 +90,7 @@ def top_confusions(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -
 
 
 def baseline(train_counts: Sequence[int], test_counts: Sequence[int]) -> tuple[int, float]:
-    """Return the majority class of the training split (the first of equals) and its accuracy on the test images."""
+    """Return the majority class of the training split (the first one on a tie) and its accuracy on the test images."""
     majority = max(range(len(train_counts)), key=lambda index: (train_counts[index], -index))
     return majority, test_counts[majority] / sum(test_counts)
 

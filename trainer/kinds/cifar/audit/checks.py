@@ -1,4 +1,4 @@
-"""Judges the facts of the training stages: pure functions from counts to checks, no torch."""
+"""Turns the facts of the training stages into checks: pure functions, no torch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from trainer.kinds.cifar.params import CifarParams, Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One count of one rank in one epoch of one mode, with what it should be."""
+    """One count of one rank in one epoch of one mode, and its expected value."""
 
     mode: str
     epoch: int
@@ -21,7 +21,7 @@ class Cell:
 
     @property
     def off(self) -> int:
-        """Distance from the expectation."""
+        """Difference from the expected value."""
         return abs(self.counted - self.expected)
 
     def __str__(self) -> str:
@@ -41,14 +41,14 @@ def count_checks(params: CifarParams, modes: Sequence[ModeFacts]) -> list[Check]
         samples_check(params, modes),
         _per_rank(
             "micro_batches",
-            "Micro-batches of a rank and epoch",
+            "Micro-batches per rank and epoch",
             [cell for facts in modes for cell in cells(facts, "micro_batches", params.micro_batches)],
             unit="micro-batches",
             hint=_SIZES_HINT,
         ),
         _per_rank(
             "optimizer_steps",
-            "Optimizer steps of an epoch",
+            "Optimizer steps per epoch",
             [cell for facts in modes for cell in cells(facts, "optimizer_steps", params.steps_per_epoch)],
             unit="steps",
             hint=_SIZES_HINT,
@@ -58,13 +58,13 @@ def count_checks(params: CifarParams, modes: Sequence[ModeFacts]) -> list[Check]
 
 
 _SIZES_HINT = (
-    "Look at batch_size, world_size and train_size together, and whether every rank ended its epochs; "
-    "the expectation follows from them and is never edited"
+    "Check batch_size, world_size and train_size together, and whether every rank finished its epochs; "
+    "the expected number is computed from these parameters"
 )
 
 
 def cells(facts: ModeFacts, counted: str, expected: int) -> list[Cell]:
-    """Return one count of every epoch and rank beside its expectation."""
+    """Return one count for every epoch and rank, with its expected value."""
     return [
         Cell(mode=facts.mode, epoch=epoch.epoch, rank=rank, counted=count, expected=expected)
         for epoch in facts.epochs
@@ -73,10 +73,10 @@ def cells(facts: ModeFacts, counted: str, expected: int) -> list[Cell]:
 
 
 def samples_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
-    """Return whether every rank drew its share, and all ranks together every training image exactly once an epoch."""
+    """Check that every rank drew its share, and all ranks together every training image exactly once per epoch."""
     check = _per_rank(
         "samples_per_rank",
-        "Training images of a rank and epoch",
+        "Training images per rank and epoch",
         [cell for facts in modes for cell in cells(facts, "samples", params.samples_per_rank)],
         unit="images",
         hint=_SIZES_HINT,
@@ -89,9 +89,9 @@ def samples_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
 
 
 def gradient_syncs_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
-    """Return whether the hook counted what the mode takes, on every rank and in every epoch.
+    """Check that the hook counted what the mode implies, on every rank and in every epoch.
 
-    `measured` and `limit` are synchronisations of an epoch, added up over the modes, at the epoch that is furthest off.
+    `measured` and `limit` are synchronisations per epoch, summed over the modes, for the epoch that is furthest off.
     """
     all_cells = [
         cell for facts in modes for cell in cells(facts, "gradient_syncs", params.syncs_per_epoch(mode_of(facts)))
@@ -109,7 +109,7 @@ def gradient_syncs_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Che
         detail = f"per epoch: {each}; the same on all {params.world_size} ranks and in all {params.epochs} epochs"
     return Check(
         name="gradient_syncs",
-        title="Gradient synchronisations of an epoch",
+        title="Gradient synchronisations per epoch",
         passed=not wrong and complete,
         measured=sum(cell.counted for cell in worst.values()),
         limit=sum(cell.expected for cell in worst.values()),
@@ -120,15 +120,15 @@ def gradient_syncs_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Che
 
 
 def confusion_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
-    """Return whether every confusion matrix counts every test image exactly once."""
+    """Check that every confusion matrix counts every test image exactly once."""
     totals = {facts.mode: sum(map(sum, facts.test.confusion)) for facts in modes}
     worst = max(totals.values(), key=lambda total: abs(total - params.test_size))
     faults = [
-        f"mode {facts.mode}: {len(facts.test.repeated)} test images counted twice, {len(facts.test.missing)} never"
+        f"mode {facts.mode}: {len(facts.test.repeated)} test images counted twice, {len(facts.test.missing)} not at all"
         for facts in modes
         if facts.test.repeated or facts.test.missing
     ]
-    detail = "; ".join(faults) or "every test image was counted exactly once, over all ranks"
+    detail = "; ".join(faults) or "every test image was counted exactly once across all ranks"
     return Check(
         name="confusion_total",
         title="Test images in the confusion matrix",
@@ -142,12 +142,12 @@ def confusion_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
 
 
 def artifacts_check(artifacts: Sequence[ModeArtifacts]) -> Check:
-    """Return whether every file a mode must leave is there and not empty."""
+    """Check that every required file of every mode exists and is not empty."""
     faults = [fault for mode in artifacts for fault in mode.faulty()]
     expected = sum(len(mode.required) for mode in artifacts)
     return Check(
         name="artifacts",
-        title="Artifacts present and not empty",
+        title="Artifacts exist and are not empty",
         passed=not faults,
         measured=expected - len(faults),
         limit=expected,
@@ -181,7 +181,7 @@ def _all_equal(counts: Iterable[Cell]) -> str:
 def _duplicates(facts: ModeFacts, epoch: EpochFacts, params: CifarParams) -> str:
     repeated = ", ".join(f"id {number}" for number in epoch.repeated_ids) or "none"
     return (
-        f"mode {facts.mode}, epoch {epoch.epoch}: {epoch.distinct_ids} different images of {params.train_size}; "
+        f"mode {facts.mode}, epoch {epoch.epoch}: {epoch.distinct_ids} distinct images of {params.train_size}; "
         f"sampler duplicates: {repeated}"
     )
 
@@ -189,17 +189,19 @@ def _duplicates(facts: ModeFacts, epoch: EpochFacts, params: CifarParams) -> str
 def _sync_cause(cell: Cell, params: CifarParams) -> str:
     if cell.counted == 0:
         return (
-            ". No reduction was seen: the hook is not registered, or the loss went around DDP's forward "
-            "(through `.module`), so that the ranks train alone"
+            ". No reduction was seen: the hook is not registered, or the loss bypassed DDP's forward "
+            "(through `.module`), so each rank trains alone"
         )
     if cell.mode == "no_sync" and cell.counted == cell.expected * params.accum_steps:
         return (
             f". That is one synchronisation per micro-batch, {params.accum_steps} times as many: likely the forward "
             "runs outside `no_sync` (DDP reads the flag in the forward pass), or `every` was used by mistake. "
-            "The gradient is right all the same, so only the count can tell"
+            "The gradient is correct in both cases, so only the count reveals it"
         )
     if cell.mode == "every" and cell.counted * params.accum_steps == cell.expected:
         return ". That is one synchronisation per optimizer step: `no_sync` was used by mistake"
     if cell.counted == 2 * cell.expected:
-        return ". Exactly twice the expectation: the hook may count every reduction twice; see the second witness"
-    return ". Look for a backward pass that is not the mode's, and compare with the second witness"
+        return (
+            ". Exactly twice the expected number: the hook may count every reduction twice; compare with the profiler"
+        )
+    return ". Look for a backward pass that does not belong to the mode, and compare with the profiler"

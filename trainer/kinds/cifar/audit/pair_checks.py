@@ -1,4 +1,4 @@
-"""Checks on a run of both modes: that `no_sync` was the only difference, and what it changed."""
+"""Checks for a run of both modes: `no_sync` was the only difference, and what it changed."""
 
 from trainer.contract.result import Check, Relation
 from trainer.kinds.cifar.facts import ModeFacts
@@ -24,7 +24,7 @@ def pair_checks(params: CifarParams, every: ModeFacts, no_sync: ModeFacts) -> li
 
 
 def same_start_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
-    """Return whether everything but the mode was equal, by digests; all ranks must have begun with equal weights."""
+    """Check by digests that everything but the mode was equal; all ranks must have started with equal weights."""
     different = [text for field, text in STARTS.items() if getattr(every.start, field) != getattr(no_sync.start, field)]
     if every.run.precision != no_sync.run.precision:
         different.append(f"precision ({every.run.precision}, {no_sync.run.precision})")
@@ -42,7 +42,7 @@ def same_start_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
     )
     return Check(
         name="same_start",
-        title="Both modes start alike and draw alike",
+        title="Both modes start with the same weights and draw the same data",
         passed=not different,
         measured=len(different),
         limit=0,
@@ -53,12 +53,12 @@ def same_start_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
 
 
 def same_steps_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
-    """Return whether both modes took the same optimizer steps in every epoch, on every rank."""
+    """Check that both modes took the same number of optimizer steps in every epoch, on every rank."""
     rows = [[epoch.optimizer_steps for epoch in facts.epochs] for facts in (every, no_sync)]
     totals = [sum(map(sum, counts)) for counts in rows]
     return Check(
         name="same_steps",
-        title="Both modes take the same optimizer steps",
+        title="Both modes take the same number of optimizer steps",
         passed=rows[0] == rows[1] and totals[0] > 0,
         measured=totals[1],
         limit=totals[0],
@@ -69,7 +69,7 @@ def same_steps_check(every: ModeFacts, no_sync: ModeFacts) -> Check:
 
 
 def sync_ratio_check(params: CifarParams, every: ModeFacts, no_sync: ModeFacts) -> Check:
-    """Return whether `every` synchronised exactly `accum_steps` times as often, in every epoch and on every rank."""
+    """Check that `every` synchronised exactly `accum_steps` times as often, in every epoch and on every rank."""
     pairs = [
         (many, few)
         for left, right in zip(every.epochs, no_sync.epochs, strict=False)
@@ -80,11 +80,11 @@ def sync_ratio_check(params: CifarParams, every: ModeFacts, no_sync: ModeFacts) 
     complete = len(every.epochs) == len(no_sync.epochs) == params.epochs
     return Check(
         name="sync_ratio",
-        title="Synchronisations of every over those of no_sync",
+        title="Synchronisations, every divided by no_sync",
         passed=exact and complete,
         measured=many / few if few else None,
         limit=params.accum_steps,
         relation=Relation.EQUAL,
         unit="times",
-        detail=f"{many} over {few}, all epochs and ranks; the window holds {params.accum_steps} micro-batches",
+        detail=f"{many} / {few}, all epochs and ranks; a window has {params.accum_steps} micro-batches",
     )

@@ -1,4 +1,4 @@
-"""Tables, curves and pictures of a result, from the facts alone."""
+"""Tables, curves and images of a result, built only from the facts."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,11 +20,11 @@ from trainer.kinds.cifar.audit.witness_check import comparisons, sampled_share
 from trainer.kinds.cifar.facts import EpochFacts, ModeFacts
 from trainer.kinds.cifar.params import CifarParams
 
-SYNCS_TITLE = "Gradient synchronisations of an epoch, expected and counted"
-WITNESS_TITLE = "Two witnesses of synchronisation"
-START_TITLE = "The same start"
+SYNCS_TITLE = "Gradient synchronisations per epoch, expected and counted"
+WITNESS_TITLE = "Synchronisations counted by hook and profiler"
+START_TITLE = "Digests of weights and draws"
 EXPLAINS = {"sync_witness": WITNESS_TITLE, "same_start": START_TITLE}
-"""Panels by the check they explain; the counts of synchronisations explain every other one."""
+"""Panels by the check they explain; the synchronisation counts explain all other checks."""
 EPOCH_COLUMNS = [
     "mode",
     "epoch",
@@ -62,13 +62,13 @@ def panels(
 
 
 def sync_bars(params: CifarParams, modes: Sequence[ModeFacts]) -> BarsPanel:
-    """Return the picture of the verdict: how often each mode should have synchronised, and how often it did."""
+    """Return the chart that explains the verdict: how often each mode should have synchronised, and did."""
     counts = [cells(facts, "gradient_syncs", params.syncs_per_epoch(mode_of(facts))) for facts in modes]
     return BarsPanel(
         title=SYNCS_TITLE,
         note=(
             f"Equal bars pass. Mode every reduces after each of the {params.accum_steps} micro-batches of a window, "
-            "no_sync once per window. Counted: of all epochs and ranks, the count furthest from the expectation."
+            "no_sync once per window. Counted: the count furthest from the expected number, of all epochs and ranks."
         ),
         unit="synchronisations",
         labels=[facts.mode for facts in modes],
@@ -80,12 +80,12 @@ def sync_bars(params: CifarParams, modes: Sequence[ModeFacts]) -> BarsPanel:
 
 
 def audit_table(params: CifarParams, modes: Sequence[ModeFacts]) -> TablePanel:
-    """Return the table that a reader takes away: what each mode did per epoch."""
+    """Return the main table: what each mode did per epoch."""
     return TablePanel(
         title="Audit",
         note=(
-            f"A synchronisation is one completed gradient reduction of the whole model, however many buckets. "
-            f"Window: {params.accum_steps} micro-batches of {params.batch_size} images on each of "
+            f"A synchronisation is one completed gradient reduction of the whole model, regardless of the number of "
+            f"buckets. Window: {params.accum_steps} micro-batches of {params.batch_size} images on each of "
             f"{params.world_size} ranks."
         ),
         columns=["mode", "optimizer steps per epoch", "syncs per epoch", "syncs expected", "test accuracy"],
@@ -103,12 +103,12 @@ def audit_table(params: CifarParams, modes: Sequence[ModeFacts]) -> TablePanel:
 
 
 def score_table(modes: Sequence[ModeFacts], baseline: tuple[str, float]) -> TablePanel:
-    """Return the test scores of each mode beside the baseline."""
+    """Return the test scores of each mode next to the baseline."""
     rows: list[list[object]] = [[facts.mode, facts.test.loss, facts.test.accuracy] for facts in modes]
     return TablePanel(
-        title="Test result against the baseline",
+        title="Test result and baseline",
         note=(
-            "Baseline: always answer the most frequent class of the training split. Model: rank 0's weights and "
+            "Baseline: always predict the most frequent class of the training split. Model: rank 0's weights and "
             "BatchNorm statistics, in FP32. Loss is the mean cross-entropy in nats."
         ),
         columns=["model", "test loss", "test accuracy"],
@@ -164,7 +164,7 @@ def confusion_panel(facts: ModeFacts, classes: Sequence[str]) -> ConfusionPanel:
     """Return the confusion matrix of one mode."""
     return ConfusionPanel(
         title=f"Confusion matrix, mode {facts.mode}",
-        note="Rows are the true classes, columns the predicted ones; every test image counts once.",
+        note="Rows are true classes, columns are predicted classes; every test image counts once.",
         labels=list(classes),
         counts=facts.test.confusion,
         mode=facts.mode,
@@ -181,7 +181,7 @@ def confusion_table(modes: Sequence[ModeFacts], classes: Sequence[str]) -> Table
             rows.append([facts.mode, item["true"], item["predicted"], item["count"], f"{share:.1%}"])
     return TablePanel(
         title="Most frequent confusions",
-        columns=["mode", "true class", "predicted as", "images", "of the true class"],
+        columns=["mode", "true class", "predicted as", "images", "share of the true class"],
         rows=rows,
     )
 
@@ -193,7 +193,7 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
     return [
         BarsPanel(
             title="Gradient bytes reduced",
-            note="What rank 0 handed to the reduction over all epochs; what travels depends on the algorithm.",
+            note="Passed to the reduction by rank 0 over all epochs; the bytes on the network depend on the algorithm.",
             unit="bytes",
             labels=labels,
             groups=[BarGroup(name="bytes", values=list(reduced))],
@@ -201,9 +201,9 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
         BarsPanel(
             title="Time",
             note=(
-                "Wall time of rank 0's training loop, and the part of it with at least one reduction under way: "
-                "waiting for the other ranks counts, and so does what overlaps with the backward pass. Sampled "
-                "windows, slower under the profiler, are included. Fewer collectives are no promise of speed."
+                "Wall time of rank 0's training loop, and the part of it with at least one active reduction, "
+                "including waiting for other ranks and overlap with the backward pass. Sampled windows, which "
+                "are slower under the profiler, are included. Fewer collectives do not guarantee a faster run."
             ),
             unit="seconds",
             labels=labels,
@@ -216,7 +216,7 @@ def communication_bars(modes: Sequence[ModeFacts]) -> list[BarsPanel]:
 
 
 def witness_table(params: CifarParams, modes: Sequence[ModeFacts]) -> TablePanel:
-    """Return both witnesses' counts in every sampled window."""
+    """Return the counts of hook and profiler in every sampled window."""
     return TablePanel(
         title=WITNESS_TITLE,
         note=(
@@ -250,7 +250,7 @@ def memory_bars(params: CifarParams, modes: Sequence[ModeFacts]) -> BarsPanel:
         title="Peak memory of one micro-batch",
         note=(
             f"Forward and backward of {params.batch_size} images on rank 0, beyond weights and gradients, measured on "
-            f"a copy of the network before training. Activation checkpointing was {used} here; it changes no count."
+            f"a copy of the network before training. Activation checkpointing was {used} here; counts do not change."
         ),
         unit="bytes",
         labels=[facts.mode for facts in modes],
@@ -262,7 +262,7 @@ def memory_bars(params: CifarParams, modes: Sequence[ModeFacts]) -> BarsPanel:
 
 
 def start_table(modes: Sequence[ModeFacts]) -> TablePanel:
-    """Return what the modes had in common at the start, rank by rank where ranks have their own."""
+    """Return the digests that must be equal in both modes, per rank where ranks differ."""
     rows: list[list[str]] = []
     for field, text in STARTS.items():
         values = [getattr(facts.start, field) for facts in modes]
@@ -274,7 +274,7 @@ def start_table(modes: Sequence[ModeFacts]) -> TablePanel:
             rows.append([text, *(value[:80] for value in values)])
     return TablePanel(
         title=START_TITLE,
-        note="First characters of SHA-256 digests over initial weights and everything drawn in the whole run.",
+        note="First characters of the SHA-256 digests of the initial weights and of everything drawn during the run.",
         columns=["what", *(facts.mode for facts in modes)],
         rows=rows,
     )
@@ -284,6 +284,6 @@ def images_panel(facts: ModeFacts, items: list[ImageItem]) -> ImagesPanel:
     """Return examples of the most frequent confusions of one mode."""
     return ImagesPanel(
         title=f"Examples of the most frequent confusions, mode {facts.mode}",
-        note="Test images as the model saw them, 32x32 pixels, enlarged.",
+        note="Test images as the model sees them (32x32 pixels), enlarged.",
         items=items,
     )

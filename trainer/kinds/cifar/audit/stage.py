@@ -96,7 +96,7 @@ def summary(params: CifarParams, modes: list[ModeFacts], card: DataCard) -> dict
 
 
 def reported_syncs(params: CifarParams, facts: ModeFacts) -> list[int]:
-    """Return one count per epoch: the ranks' common one or, when they differ, the one furthest from the expectation."""
+    """Return one count per epoch: the common one or, if ranks differ, the one furthest from the expected number."""
     expected = params.syncs_per_epoch(mode_of(facts))
     return [max(epoch.gradient_syncs, key=lambda count: abs(count - expected)) for epoch in facts.epochs]
 
@@ -146,7 +146,7 @@ def write_images(context: StageContext, facts: ModeFacts, card: DataCard) -> lis
         for number, index in enumerate(chosen, start=1):
             path = artifacts.examples / f"confusion-{place}-{number}.png"
             save_image(path, images[index], EXAMPLE_SCALE, within=context.paths.root)
-            caption = f"{item['true']} taken for {item['predicted']}"
+            caption = f"{item['true']} predicted as {item['predicted']}"
             items.append(ImageItem(path=str(path.relative_to(context.paths.artifacts)), caption=caption))
     return items
 

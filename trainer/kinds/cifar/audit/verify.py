@@ -1,7 +1,7 @@
-"""Repeats the audit from the stored artifacts alone, as a module with `--run-dir D`: JSON out.
+"""Repeats the audit using only the stored artifacts; run as a module with `--run-dir D`, prints JSON.
 
-Only `config.json` (what was asked for) and `artifacts/` (what was stored) are read; not the result, not the events.
-Exit code 0: everything holds; 1: something does not.
+Reads only `config.json` (what was requested) and `artifacts/` (what was stored), neither the result nor the events.
+Exit code 0: everything is consistent; 1: something is not.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from trainer.kinds.cifar.params import CifarParams, Mode
 
 Stored = TypeVar("Stored")
 TOLERANCE: Final = 1e-9
-"""Between an accuracy that was stored and the same quotient of the stored counts."""
+"""Tolerance between a stored accuracy and the same quotient of the stored counts."""
 
 
 @dataclass(kw_only=True)
 class VerifyReport:
-    """What the artifacts say, and everything that does not hold."""
+    """What the artifacts say, and everything that is inconsistent."""
 
     ok: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -39,13 +39,13 @@ class VerifyReport:
     """mode, true, predicted, count."""
     problems: list[str] = field(default_factory=list)
     pass_line: str | None = None
-    """Only when everything holds."""
+    """Only if everything is consistent."""
 
 
 def verify(paths: RunPaths) -> VerifyReport:
     """Return the repeated audit of a finished `cifar` run.
 
-    Raises OSError or pydantic.ValidationError when `config.json` itself cannot be read.
+    Raises OSError or pydantic.ValidationError if `config.json` itself cannot be read.
     """
     params = CifarParams.model_validate(RunConfig.load(paths.config).params)
     report = VerifyReport()
@@ -61,7 +61,7 @@ def _verify_mode(params: CifarParams, mode: Mode, artifacts: ModeArtifacts, repo
     faults = artifacts.faulty()
     report.problems.extend(faults)
     if artifacts.model.is_file() and artifacts.model.stat().st_size and not zipfile.is_zipfile(artifacts.model):
-        report.problems.append(f"artifacts/{mode}/model.pt is no PyTorch file (not a zip archive)")
+        report.problems.append(f"artifacts/{mode}/model.pt is not a PyTorch file (not a zip archive)")
     row: dict[str, Any] = {"mode": mode, "optimizer_steps": None, "gradient_syncs": None, "test_accuracy": None}
     history = _read(artifacts.history, load_history, report)
     if history:
@@ -79,7 +79,7 @@ def _verify_mode(params: CifarParams, mode: Mode, artifacts: ModeArtifacts, repo
 
 def _read(path: Path, load: Callable[[Path], Stored], report: VerifyReport) -> Stored | None:
     if not path.is_file() or path.stat().st_size == 0:
-        return None  # already told by the list of faulty files
+        return None  # already reported in the list of faulty files
     try:
         return load(path)
     except ValidationError as error:
@@ -115,7 +115,7 @@ def _history_problems(params: CifarParams, mode: Mode, rows: list[HistoryRow]) -
 def _report_problems(params: CifarParams, mode: Mode, scores: Report) -> list[str]:
     matrix = scores.confusion_matrix
     if not matrix or any(len(row) != len(matrix) for row in matrix):
-        return ["confusion_matrix is no square table"]
+        return ["confusion_matrix is not square"]
     problems = [] if scores.mode == mode else [f"mode is {scores.mode!r}, expected {mode!r}"]
     total = sum(map(sum, matrix))
     if total != params.test_size:
@@ -123,13 +123,13 @@ def _report_problems(params: CifarParams, mode: Mode, scores: Report) -> list[st
     accuracy = sum(matrix[index][index] for index in range(len(matrix))) / max(1, total)
     if not abs(accuracy - scores.model_test_accuracy) <= TOLERANCE:
         problems.append(f"model_test_accuracy is {scores.model_test_accuracy}, the matrix gives {accuracy}")
-    # Which row belongs to which name is not stored here, so confusions are compared by their counts.
+    # The names of the rows are not stored here, so confusions are compared by their counts.
     counts = [item["count"] for item in top_confusions(matrix, [str(index) for index in range(len(matrix))])]
     stored = [item.count for item in scores.top_confusions]
     if counts != stored:
         problems.append(f"top_confusions count {stored}, the matrix gives {counts}")
     if not any(abs(sum(row) / max(1, total) - scores.baseline_accuracy) <= TOLERANCE for row in matrix):
-        problems.append(f"baseline_accuracy {scores.baseline_accuracy} is the share of no class in the test set")
+        problems.append(f"baseline_accuracy {scores.baseline_accuracy} is not the share of any class in the test set")
     return problems
 
 
@@ -146,10 +146,10 @@ def _ratio(params: CifarParams, report: VerifyReport) -> float | None:
     if steps[0] != steps[1]:
         report.problems.append(f"optimizer steps differ between the modes: {steps[0]} and {steps[1]}")
     if not every or not no_sync:
-        return None  # the missing count has been told
+        return None  # the missing count is already reported
     if every != params.accum_steps * no_sync:
         report.problems.append(
-            f"{every} synchronisations of every over {no_sync} of no_sync are {every / no_sync:g}, "
+            f"{every} synchronisations of every / {no_sync} of no_sync is {every / no_sync:g}, "
             f"expected exactly {params.accum_steps}"
         )
     return float(every / no_sync)

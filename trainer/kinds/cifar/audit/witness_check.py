@@ -1,4 +1,4 @@
-"""Compares the two witnesses of synchronisation, window by window, and says which of them is odd."""
+"""Compares the synchronisation counts of hook and profiler, window by window, and says which of them is wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the witnesses say the same and the profiler's bytes make up whole models."""
+        """Whether both counts are equal and the profiler's bytes are a whole number of gradients."""
         return self.hook == self.profiler and self.window.evidence.unmatched_bytes == 0
 
 
@@ -43,13 +43,13 @@ def comparisons(params: CifarParams, modes: Sequence[ModeFacts]) -> list[Compari
 
 
 def sampled_share(params: CifarParams, modes: Sequence[ModeFacts]) -> float:
-    """Return the part of all accumulation windows that the second witness has seen."""
+    """Return the share of all accumulation windows that the profiler sampled."""
     total = params.epochs * params.steps_per_epoch * len(modes)
     return sum(len(facts.windows) for facts in modes) / total
 
 
 def witness_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
-    """Return whether both witnesses agree in every sampled window of rank 0.
+    """Check that hook and profiler agree in every sampled window of rank 0.
 
     `measured` is what the profiler saw, `limit` what the hook counted in the same windows.
     """
@@ -63,10 +63,10 @@ def witness_check(params: CifarParams, modes: Sequence[ModeFacts]) -> Check:
     elif odd:
         passed, detail = False, f"{_blame(odd)}; {where}"
     else:
-        passed, detail = True, f"both witnesses agree in every sampled window; {where}. {_both_off(sampled)}".strip()
+        passed, detail = True, f"hook and profiler agree in every sampled window; {where}. {_both_off(sampled)}".strip()
     return Check(
         name="sync_witness",
-        title="Second witness: all-reduce events of the profiler",
+        title="Second count: all-reduce events of the profiler",
         passed=passed,
         measured=sum(item.profiler for item in sampled),
         limit=sum(item.hook for item in sampled),
@@ -81,7 +81,7 @@ def _blame(odd: Sequence[Comparison]) -> str:
     if first.window.evidence.unmatched_bytes:
         return (
             f"mode {first.mode}, window of step {first.window.evidence.step}: the profiler saw "
-            f"{first.window.evidence.size} all-reduced bytes, which are no whole number of gradients "
+            f"{first.window.evidence.size} all-reduced bytes, which is not a whole number of gradients "
             f"({first.window.evidence.unmatched_bytes} left over): something else was reduced, or a bucket is missing"
         )
     hook_wrong = all(item.profiler == item.expected for item in odd)
@@ -104,5 +104,5 @@ def _both_off(sampled: Sequence[Comparison]) -> str:
         return ""
     return (
         f"Both saw {off[0].hook} synchronisations in a window of mode {off[0].mode} where {off[0].expected} are "
-        "expected: the training synchronises like this, no witness is at fault"
+        "expected: the training itself synchronises this often, both counts are right"
     )

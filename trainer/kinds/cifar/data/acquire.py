@@ -1,6 +1,6 @@
 """Fetches a data source: `python -m trainer.kinds.cifar.data.acquire --datasets-dir D NAME [--json]`.
 
-Exit code 0: the data is there, or there is nothing to get; 1: it could not be fetched or verified; 2: unknown name.
+Exit code 0: the data is available, or nothing needs to be fetched; 1: fetching or verification failed; 2: unknown name.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from trainer.kinds.cifar.data.sources import CIFAR10_FOLDER, CIFAR10_MD5, Source
 
 LICENCE_NOTICE: Final = (
     "The CIFAR-10 page shows no licence for the images: check their terms before any commercial use. "
-    "The files stay in your data sets directory; nothing of them is passed on."
+    "The files stay in your data sets directory and are not shared with anyone."
 )
 
 
@@ -28,17 +28,17 @@ class Acquired:
     ok: bool
     name: str
     text: str
-    """What happened, or what to do."""
+    """The outcome, or what to do."""
     path: str = ""
     notice: str = ""
-    """Terms to know about."""
+    """Licence terms to be aware of."""
 
 
 def acquire(name: str, datasets_dir: Path) -> Acquired:
-    """Make a data source available below `datasets_dir`. Raises ValueError for a name that is no source."""
+    """Make a data source available in `datasets_dir`. Raises ValueError for a name that is not a source."""
     source = parse_source(name)
     if source.kind == "synthetic":
-        return Acquired(ok=True, name=name, text="nothing to get: synthetic images are generated from the seed")
+        return Acquired(ok=True, name=name, text="nothing to fetch: synthetic images are generated from the seed")
     if source.kind == "folder":
         return _look_at_folder(name, source, datasets_dir)
     return _fetch_cifar10(name, source, datasets_dir)
@@ -49,10 +49,10 @@ def _look_at_folder(name: str, source: Source, datasets_dir: Path) -> Acquired:
     try:
         listing = list_folder(source, datasets_dir)
     except DataProblem as problem:
-        return Acquired(ok=False, name=name, text=f"a folder source is put in place by hand: {problem}", path=path)
+        return Acquired(ok=False, name=name, text=f"folder sources must be created by hand: {problem}", path=path)
     text = (
-        f"nothing to get: {len(listing.train)} training and {len(listing.test)} test pictures of "
-        f"{len(listing.classes)} classes are in place"
+        f"nothing to fetch: {len(listing.train)} training and {len(listing.test)} test images of "
+        f"{len(listing.classes)} classes are available"
     )
     return Acquired(ok=True, name=name, text=text, path=path)
 
@@ -71,21 +71,21 @@ def _fetch_cifar10(name: str, source: Source, datasets_dir: Path) -> Acquired:
     except (OSError, RuntimeError, DataProblem) as error:
         text = (
             f"CIFAR-10 could not be fetched or verified: {error}. Try again with a network connection, or unpack the "
-            f"archive for Python so that {path} holds {', '.join(CIFAR10_MD5)}"
+            f"Python version of the archive so that {path} contains {', '.join(CIFAR10_MD5)}"
         )
         return Acquired(ok=False, name=name, text=text, path=path, notice=LICENCE_NOTICE)
-    text = "CIFAR-10 is in place, all checksums verified"
+    text = "CIFAR-10 is available, all checksums verified"
     return Acquired(ok=True, name=name, text=text, path=path, notice=LICENCE_NOTICE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Acquire the source named on the command line and say what happened."""
+    """Acquire the source named on the command line and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--datasets-dir", required=True, type=Path)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.add_argument("name", help="synthetic, cifar10 or folder:<name>")
     options = parser.parse_args(arguments)
-    say = sys.stderr if options.json else sys.stdout  # torchvision's own progress goes to standard error, too
+    say = sys.stderr if options.json else sys.stdout  # torchvision's progress is also written to stderr
     if options.name == "cifar10":
         say.write(f"{LICENCE_NOTICE}\n")
         say.flush()

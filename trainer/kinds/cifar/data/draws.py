@@ -1,4 +1,4 @@
-"""What a rank draws: the ids of an epoch, and a digest of everything drawn that proves two modes drew the same."""
+"""What a rank draws: the ids of an epoch, and a digest that proves that two modes drew the same."""
 
 import hashlib
 from typing import Any
@@ -9,10 +9,10 @@ from torch.utils.data import DistributedSampler
 
 
 class EpochPlan:
-    """Ids of one rank for every epoch, shuffled anew by seed and epoch."""
+    """Ids of one rank for every epoch, shuffled by seed and epoch."""
 
     def __init__(self, *, train_size: int, rank: int, world_size: int, seed: int) -> None:
-        """`train_size` is a multiple of the world size, so the sampler pads with no repeated id."""
+        """`train_size` is a multiple of the world size, so the sampler does not pad with repeated ids."""
         self._sampler: DistributedSampler[int] = DistributedSampler(
             range(train_size),  # type: ignore[arg-type]  # only its length is used
             num_replicas=world_size,
@@ -29,14 +29,14 @@ class EpochPlan:
 
 
 class DrawLog:
-    """Chained digests of the ids and of the random views a rank has used, micro-batch by micro-batch."""
+    """Chained digests of the ids and random views a rank has used, micro-batch by micro-batch."""
 
     def __init__(self, ids: str = "", views: str = "") -> None:
         self.ids, self.views = ids, views
 
     def add(self, ids: npt.NDArray[np.int64], views: bytes) -> None:
         """Append one micro-batch."""
-        # Chained hex digests, not one running hash: they fit into a checkpoint.
+        # Chained hex digests instead of a running hash: they can be stored in a checkpoint.
         self.ids = _chain(self.ids, np.ascontiguousarray(ids).tobytes())
         self.views = _chain(self.views, views)
 

@@ -1,4 +1,4 @@
-"""The source `folder:<name>`: `train/` and `test/` with one folder of pictures per class."""
+"""The source `folder:<name>`: `train/` and `test/` with one folder of images per class."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_CLASSES: Final = 500
-"""A confusion matrix grows with the square; beyond this nobody reads it."""
+"""A confusion matrix grows quadratically and becomes unreadable beyond this."""
 
 
 class DataProblem(ValueError):
@@ -39,7 +39,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Everything found below a folder source, in a fixed order."""
+    """Everything found in a folder source, in a fixed order."""
 
     classes: tuple[str, ...]
     train: list[Picture]
@@ -47,7 +47,7 @@ class Listing:
 
 
 def list_folder(source: Source, datasets_dir: Path) -> Listing:
-    """Return the classes and pictures of a folder source, without opening any.
+    """Return the classes and images of a folder source without opening any image.
 
     Raises DataProblem for a missing or unreadable folder, too few or too many classes, classes that differ between
     train and test or look alike, an empty class or file.
@@ -55,7 +55,7 @@ def list_folder(source: Source, datasets_dir: Path) -> Listing:
     root = source.root(datasets_dir)
     if not root.is_dir():
         raise DataProblem(
-            f"no folder {source.folder!r} in the data sets directory; put the pictures into "
+            f"no folder {source.folder!r} in the data sets directory; put the images into "
             f"{source.folder}/train/<class>/ and {source.folder}/test/<class>/ there (missing: {root})"
         )
     try:
@@ -76,7 +76,7 @@ def _classes(root: Path, source: Source) -> list[str]:
     if differing is not None:
         raise DataProblem(f"the classes of {source.folder}/train and {source.folder}/test differ: {differing}")
     if not 2 <= len(train) <= MAX_CLASSES:
-        raise DataProblem(f"{source.folder}/train has {len(train)} class folders; 2 to {MAX_CLASSES} can be told apart")
+        raise DataProblem(f"{source.folder}/train has {len(train)} class folders; it needs 2 to {MAX_CLASSES}")
     return train
 
 
@@ -97,7 +97,7 @@ def _pictures(split: Path, names: list[str], source: Source) -> Iterator[Picture
         entries = [entry for entry in _entries(split / name) if entry.is_file()]
         if not entries:
             raise DataProblem(
-                f"class folder {source.folder}/{split.name}/{name} is empty; add pictures or remove the class from "
+                f"class folder {source.folder}/{split.name}/{name} is empty; add images or remove the class from "
                 "train/ and test/"
             )
         for entry in entries:
@@ -108,24 +108,24 @@ def _pictures(split: Path, names: list[str], source: Source) -> Iterator[Picture
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what people put into a folder, by name."""
+    """Return the entries of a folder by name, without files left by other programs."""
     with os.scandir(folder) as entries:
         return sorted((entry for entry in entries if not is_leftover(entry.name)), key=lambda entry: entry.name)
 
 
 def check_header(path: str, max_pixels: int) -> None:
-    """Look at what a picture file says of itself, without decoding it.
+    """Check the header of an image file without decoding it.
 
-    Raises DataProblem naming the file when it is no picture or has more than `max_pixels` pixels.
+    Raises DataProblem naming the file if it is not an image or has more than `max_pixels` pixels.
     """
     with _named(path), open(path, "rb") as file:  # noqa: PTH123  # many, and quick
         pictures.open_picture(file, max_pixels)
 
 
 def read_picture(path: str, max_pixels: int) -> "npt.NDArray[np.uint8]":
-    """Return one picture as RGB of shape (32, 32, 3), the way the classifier will see any picture.
+    """Return one image as RGB of shape (32, 32, 3), preprocessed as for classification.
 
-    Raises DataProblem naming the file when it is no picture, truncated or has more than `max_pixels` pixels.
+    Raises DataProblem naming the file if it is not an image, truncated or has more than `max_pixels` pixels.
     """
     import numpy as np
 
@@ -141,7 +141,7 @@ def _named(path: str) -> Iterator[None]:
     except PictureRefused as refusal:
         if refusal.code == "too_many_pixels":
             raise DataProblem(f"{_shown(path)}: {refusal}; shrink or remove it") from None
-        raise DataProblem(f"{_shown(path)} cannot be read as a picture ({refusal}); replace or remove it") from None
+        raise DataProblem(f"{_shown(path)} cannot be read as an image ({refusal}); replace or remove it") from None
     except OSError as error:
         raise DataProblem(f"{_shown(path)} cannot be read ({error.strerror}); repair or remove it") from None
 

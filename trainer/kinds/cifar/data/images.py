@@ -1,4 +1,4 @@
-"""Batches of prepared images on a device: plain ones for evaluation, cropped and flipped ones for training."""
+"""Batches of prepared images on a device: unchanged for evaluation, cropped and flipped for training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from torch import Tensor
 from trainer.contract.pixels import CHANNEL_DEVIATIONS, CHANNEL_MEANS, INPUT_SIZE
 
 PADDING: Final = 4
-"""Black pixels around an image before it is cropped back to its size."""
+"""Black pixels added around an image before it is cropped back to its size."""
 
 
 class ImageSplit:
-    """One split. On a GPU the whole split lives there; on the CPU the ranks share the memory-mapped file."""
+    """One split. On a GPU the whole split is in GPU memory; on the CPU the ranks share the memory-mapped file."""
 
     def __init__(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], device: torch.device) -> None:
         self._images, self._device = images, device
@@ -43,7 +43,7 @@ class Views:
     top: Tensor
     """First row of the crop in the padded image, (B,) int64 in 0..8."""
     left: Tensor
-    """First column, likewise."""
+    """First column of the crop, as above."""
     flip: Tensor
     """Whether the crop is mirrored left to right, (B,) bool."""
 
@@ -60,13 +60,13 @@ class Views:
 
 
 def cropped(images: Tensor, views: Views) -> Tensor:
-    """Return `images` (B, 32, 32, 3) padded with black, cropped back and mirrored as `views` says; same shape."""
+    """Return `images` (B, 32, 32, 3) padded with black, cropped and mirrored according to `views`; same shape."""
     side = torch.arange(INPUT_SIZE)
     rows = views.top[:, None] + side
     columns = torch.where(views.flip[:, None], side.flip(0), side) + views.left[:, None]
     padded = torch.nn.functional.pad(images, (0, 0, PADDING, PADDING, PADDING, PADDING))
     width = INPUT_SIZE + 2 * PADDING
-    # One gather over whole pixels; indexing with three tensors costs several times as much on the CPU.
+    # One gather over whole pixels; indexing with three tensors is several times slower on the CPU.
     places = torch.arange(len(images))[:, None, None] * width * width + rows[:, :, None] * width + columns[:, None, :]
     flat = padded.view(-1, images.shape[-1])
     return flat.index_select(0, places.view(-1).to(images.device)).view(images.shape)
@@ -76,5 +76,5 @@ def normalised(images: Tensor) -> Tensor:
     """Return uint8 images (B, 32, 32, 3) as normalised float (B, 3, 32, 32) in channels-last memory."""
     means = torch.tensor(CHANNEL_MEANS, device=images.device) * 255
     deviations = torch.tensor(CHANNEL_DEVIATIONS, device=images.device) * 255
-    # The stored order is already channels-last: permuting moves no byte.
+    # The stored order is already channels-last: permuting copies nothing.
     return ((images.float() - means) / deviations).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Images of a source before they are split: how many there are, and a way to get some of them."""
+"""Images of a source before they are split: their number, and access to a selection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Everything a source offers."""
+    """Everything a source provides."""
 
     classes: tuple[str, ...]
     train: Part
@@ -41,9 +41,9 @@ class Pool:
 
 
 def open_pool(params: CifarParams, datasets_dir: Path, max_pixels: int = MAX_IMAGE_PIXELS) -> Pool:
-    """Return the images of the run's source. Raises DataProblem when it is missing or damaged.
+    """Return the images of the run's source. Raises DataProblem if it is missing or damaged.
 
-    Pictures of a folder with more than `max_pixels` pixels are refused when they are fetched.
+    Images in a folder with more than `max_pixels` pixels are rejected when they are fetched.
     """
     source = parse_source(params.data)
     if source.kind == "synthetic":

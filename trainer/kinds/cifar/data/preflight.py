@@ -1,4 +1,4 @@
-"""Refusals of a data source before a run is recorded: a bounded look at the disk, without torch."""
+"""Checks of a data source before a run is recorded: time-limited and without torch."""
 
 import hashlib
 import time
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from trainer.kinds.cifar.params import CifarParams
 
 HEADER_SECONDS: Final = 20.0
-"""Bound of a look at all headers, which takes 0.1 ms a picture; it is taken once for a source that does not change."""
+"""Time limit for checking all headers, at 0.1 ms per image; a source is checked again only if it has changed."""
 DECODE_SECONDS: Final = 0.5
-"""Time a web request spends on trying pictures; the prepare stage decodes every one before a rank starts."""
+"""Time a web request spends on decoding images; the prepare stage decodes all of them before a rank starts."""
 _sound: Final[dict[Path, bytes]] = {}
-"""Folder source -> digest of the files whose headers were all found sound."""
+"""Folder source -> digest of the files whose headers were all valid."""
 CPU_FLAGS_WITH_BF16: Final = frozenset({"avx512bw", "avx512_bf16", "amx_bf16", "bf16", "avx_ne_convert"})
 
 
@@ -36,7 +36,7 @@ def preflight(params: "CifarParams", context: PreflightContext) -> list[FieldPro
 
 
 def size_problems(params: "CifarParams", *, train: int, test: int) -> list[FieldProblem]:
-    """Return which split sizes ask for more images than a source has: `train` and `test` are what it has."""
+    """Return which split sizes exceed the number of images of a source, given by `train` and `test`."""
     problems = []
     if params.train_size + params.validation_size > train:
         problems.append(
@@ -45,7 +45,7 @@ def size_problems(params: "CifarParams", *, train: int, test: int) -> list[Field
                 message=(
                     f"train_size {params.train_size} + validation_size {params.validation_size} = "
                     f"{params.train_size + params.validation_size}, but {params.data} has {train} training images; "
-                    f"validation images are taken from them, too"
+                    f"validation images are also taken from them"
                 ),
             )
         )
@@ -60,7 +60,7 @@ def size_problems(params: "CifarParams", *, train: int, test: int) -> list[Field
 
 
 def check_cifar10(datasets_dir: Path) -> None:
-    """Verify that the unpacked CIFAR-10 files are there and whole.
+    """Verify that the unpacked CIFAR-10 files exist and are complete.
 
     Raises DataProblem naming the file and the command that repairs it.
     """
@@ -108,7 +108,7 @@ def _data_problems(params: "CifarParams", context: PreflightContext) -> list[Fie
 
 
 def _check_headers(root: Path, pictures: Sequence[Picture], max_pixels: int) -> None:
-    """Look at the header of every picture; a source that was found sound is looked at again when a file changes."""
+    """Check the header of every image; a valid source is checked again only when a file has changed."""
     digest = hashlib.sha256(f"{max_pixels}".encode())
     for picture in pictures:
         digest.update(f"\0{picture.path}\0{picture.bytes}\0{picture.modified}".encode(errors="surrogateescape"))
@@ -124,7 +124,7 @@ def _check_headers(root: Path, pictures: Sequence[Picture], max_pixels: int) -> 
 
 def _try_pictures(pictures: Sequence[Picture], max_pixels: int) -> None:
     deadline = time.monotonic() + DECODE_SECONDS
-    # A stride visits all classes of a large source early; a small source is read whole.
+    # A stride covers all classes of a large source early; a small source is read completely.
     stride = max(1, len(pictures) // 1000)
     for start in range(stride):
         for picture in pictures[start::stride]:
@@ -139,7 +139,7 @@ def _precision_problems(params: "CifarParams") -> list[FieldProblem]:
     flags = _cpu_flags()
     if not flags or flags & CPU_FLAGS_WITH_BF16:
         return []
-    message = "bf16, but this CPU has no instructions for it (AVX-512 or newer); use precision auto or fp32"
+    message = "bf16, but this CPU has no BF16 instructions (AVX-512 or newer); use precision auto or fp32"
     return [FieldProblem(field="precision", message=message)]
 
 

@@ -1,4 +1,4 @@
-"""Stage `prepare`: decode the images once, split them by the seed, and refuse what cannot work before a rank starts."""
+"""Stage `prepare`: decode the images once, split them by the seed, and reject unusable data before a rank starts."""
 
 from trainer.common.context import StageContext
 from trainer.common.process import announce
@@ -12,7 +12,7 @@ from trainer.kinds.cifar.params import CifarParams
 
 
 def run(context: StageContext) -> None:
-    """Write `work/data`. Raises DataProblem naming the file, PrecisionRefused for BF16 the device lacks."""
+    """Write `work/data`. Raises DataProblem naming the file, PrecisionRefused if the device lacks requested BF16."""
     announce(context.telemetry)
     params: CifarParams = context.params
     if params.precision == "bf16":
@@ -59,7 +59,7 @@ def _parts(pool: Pool) -> list[tuple[SplitName, Part]]:
 
 
 def _refuse_missing_bf16(context: StageContext) -> None:
-    import torch  # only when BF16 was asked for: the import takes seconds
+    import torch  # only if BF16 was requested: the import takes seconds
 
     from trainer.kinds.cifar.train.precision import refuse_missing_bf16
 

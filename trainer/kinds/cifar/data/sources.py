@@ -1,4 +1,4 @@
-"""Where images come from: the names a run may give, and what each source is (no torch: web and worker read it)."""
+"""Data sources: their names and what each of them is (no torch: web and worker read it)."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ CIFAR10_MD5: Final = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
     "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
 }
-"""Published checksums of the unpacked files, the same that torchvision verifies."""
+"""Published checksums of the unpacked files, the same as torchvision verifies."""
 
 SYNTHETIC_CLASSES: Final = tuple(f"pattern-{index}" for index in range(10))
 
@@ -33,17 +33,17 @@ class Source:
 
     kind: Literal["synthetic", "cifar10", "folder"]
     folder: str | None = None
-    """Name below the data sets directory, for `folder`."""
+    """Folder name in the data sets directory, for `folder`."""
 
     def root(self, datasets_dir: Path) -> Path:
-        """Return the folder of this source below the data sets directory."""
+        """Return the folder of this source in the data sets directory."""
         return datasets_dir / (self.folder or self.kind)
 
 
 def parse_source(name: str) -> Source:
-    """Return the source `name` stands for.
+    """Return the source with this name.
 
-    Raises ValueError when the name is none of `synthetic`, `cifar10` and `folder:<name>`.
+    Raises ValueError if the name is not `synthetic`, `cifar10` or `folder:<name>`.
     """
     if name == "synthetic":
         return Source(kind="synthetic")
@@ -52,16 +52,16 @@ def parse_source(name: str) -> Source:
     if re.fullmatch(SOURCE_PATTERN, name) and name.isprintable():
         return Source(kind="folder", folder=name.removeprefix("folder:"))
     raise ValueError(
-        f"unknown data source {name!r}; use synthetic, cifar10 or folder:<name>, where <name> is one folder of the "
+        f"unknown data source {name!r}; use synthetic, cifar10 or folder:<name>, where <name> is a folder in the "
         "data sets directory: letters, digits, dot, dash and underscore"
     )
 
 
 def describe_source(name: str) -> str:
-    """Return a line about the source for pages and reports."""
+    """Return a one-line description of the source for pages and reports."""
     source = parse_source(name)
     if source.kind == "synthetic":
-        return "synthetic (generated from the seed; no photographs)"
+        return "synthetic (generated from the seed, not photographs)"
     if source.kind == "cifar10":
         return "cifar10 (CIFAR-10, checksums verified)"
-    return f"{name} (pictures of the operator's data sets directory)"
+    return f"{name} (images in the operator's data sets directory)"

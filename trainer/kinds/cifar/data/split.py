@@ -1,4 +1,4 @@
-"""Which image goes into which split: a seeded permutation, written down once and read by every rank."""
+"""Assignment of images to splits: a seeded permutation, stored once and read by every rank."""
 
 import hashlib
 import json
@@ -31,13 +31,13 @@ class Ids:
 
 
 def draw_ids(*, seed: int, train: int, validation: int, test: int, train_available: int, test_available: int) -> Ids:
-    """Return the ids of every split; train and validation never share one.
+    """Return the ids of every split; train and validation are disjoint.
 
-    Raises ValueError when a source has fewer images than asked for.
+    Raises ValueError if a source has fewer images than requested.
     """
     if train + validation > train_available or test > test_available:
         raise ValueError(
-            f"{train} + {validation} training and {test} test images asked for, "
+            f"{train} + {validation} training and {test} test images requested, "
             f"{train_available} and {test_available} available"
         )
     order = np.random.default_rng([seed, 0]).permutation(train_available)
@@ -47,7 +47,7 @@ def draw_ids(*, seed: int, train: int, validation: int, test: int, train_availab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCard:
-    """What is known about the prepared images; `data.json` beside them."""
+    """Description of the prepared images, stored next to them as `data.json`."""
 
     source: str
     """The parameter `data`."""
@@ -55,7 +55,7 @@ class DataCard:
     counts: Mapping[str, list[int]]
     """Split -> images per class."""
     digest: str
-    """SHA-256 over all images and labels and the plan rule: the data lock."""
+    """SHA-256 of all images, labels and the plan rule: the data lock."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -70,13 +70,13 @@ class PreparedData:
         self._run, self.root = paths.root, paths.work / "data"
 
     def write(self, split: SplitName, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> None:
-        """Store one split. Raises OSError when the disk is full."""
+        """Store one split. Raises OSError if the disk is full."""
         make_folder(self.root, within=self._run)
         np.save(self._file(split, "images"), images)
         np.save(self._file(split, "labels"), labels)
 
     def seal(self, source: str, classes: tuple[str, ...]) -> DataCard:
-        """Count and digest what was written, and store the card last."""
+        """Count and digest what was written, then store the card."""
         digest = hashlib.sha256(PLAN_RULE.encode())
         counts: dict[str, list[int]] = {}
         for split in SPLITS:
@@ -90,7 +90,7 @@ class PreparedData:
         return card
 
     def card(self) -> DataCard:
-        """Read the card. Raises OSError when the prepare stage did not finish."""
+        """Read the card. Raises OSError if the prepare stage did not finish."""
         document: dict[str, Any] = json.loads((self.root / "data.json").read_text())
         return DataCard(**{**document, "classes": tuple(document["classes"])})
 
@@ -100,7 +100,7 @@ class PreparedData:
         return images, np.load(self._file(split, "labels"))
 
     def remove_images(self) -> None:
-        """Free the disk once nothing will read the images again; the card stays."""
+        """Free disk space when the images are no longer needed; the card is kept."""
         for split in SPLITS:
             self._file(split, "images").unlink(missing_ok=True)
 

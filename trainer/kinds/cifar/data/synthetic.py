@@ -18,8 +18,8 @@ CONTRAST: Final = 45.0
 NOISE: Final = 30.0
 """Standard deviation of every pixel's noise, in grey levels."""
 OWN_SHARE: Final = (0.5, 1.0)
-"""An image shows its class's pattern with a share from this range and another class's with the rest: near one half it
-is easily confused, so that the confusion matrix has something to tell."""
+"""An image mixes the pattern of its class, with a share from this range, with that of another class. Near one half it
+is easily confused, so that the confusion matrix is not trivial."""
 CHUNK: Final = 1000
 
 
@@ -32,9 +32,9 @@ def class_patterns(seed: int) -> npt.NDArray[np.float32]:
 
 
 def synthetic_images(seed: int, part: int, count: int) -> tuple[Bytes, Labels]:
-    """Return `count` images (count, 32, 32, 3) and labels (count,), the classes as even as `count` allows.
+    """Return `count` images (count, 32, 32, 3) and labels (count,), with the classes as balanced as `count` allows.
 
-    `part` keeps the draws of training (1) and test images (2) apart.
+    `part` separates the draws of training (1) and test images (2).
     """
     patterns = class_patterns(seed)
     generator = np.random.default_rng([seed, part])

@@ -1,4 +1,4 @@
-"""Books of one rank and epoch, and how the ranks close them together."""
+"""Counts of one rank and epoch, and their reduction over all ranks."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,12 +12,12 @@ from trainer.common.sync_counter import SyncWindow
 from trainer.kinds.cifar.facts import EpochFacts
 
 NAMED = 20
-"""Repeated ids that are listed; the rest is only counted."""
+"""Maximum number of repeated ids that are listed; the rest is only counted."""
 
 
 @dataclass(kw_only=True)
 class EpochBooks:
-    """Counts of one rank since the epoch began; plain numbers, so that a checkpoint can hold them."""
+    """Counts of one rank since the start of the epoch; plain numbers, so that a checkpoint can store them."""
 
     optimizer_steps: int = 0
     micro_batches: int = 0
@@ -31,7 +31,7 @@ class EpochBooks:
     correct: int = 0
 
     def add_syncs(self, window: SyncWindow) -> None:
-        """Take over what the communication hook counted."""
+        """Add the counts of the communication hook."""
         self.gradient_syncs += window.count
         self.reduced_bytes += window.size
         self.buckets += window.buckets
@@ -59,7 +59,7 @@ class Reported:
 
 @dataclass(kw_only=True)
 class ReportSums:
-    """Loss and right guesses of one rank between two reports."""
+    """Loss and correct predictions of one rank between two reports."""
 
     loss_sum: float = 0.0
     correct: int = 0

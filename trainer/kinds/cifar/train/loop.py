@@ -1,4 +1,4 @@
-"""The training loop of one mode on one rank: windows, counts from both witnesses, epochs, checkpoints."""
+"""The training loop of one mode on one rank: windows, counts by hook and profiler, epochs, checkpoints."""
 
 import time
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ REPORTS_PER_EPOCH = 25
 
 @dataclass(kw_only=True)
 class Training:
-    """One rank's training; `run` takes it to the end or to the step all ranks leave at."""
+    """One rank's training; `run` continues to the end or to the step at which all ranks stop."""
 
     params: CifarParams
     group: Group
@@ -37,7 +37,7 @@ class Training:
     step: WindowStep
     counter: SyncCounter
     witness: ProfilerWitness | None
-    """Rank 0 has one."""
+    """Only on rank 0."""
     scheduler: CosineAnnealingLR
     train: ImageSplit
     validation: ImageSplit
@@ -57,7 +57,7 @@ class Training:
 
     @property
     def state(self) -> TrainingState:
-        """What a checkpoint restores in place."""
+        """Objects that a checkpoint restores in place."""
         return TrainingState(
             model=self.step.model,
             optimizer=self.step.optimizer,
@@ -71,7 +71,7 @@ class Training:
         return self.params.epochs * self.params.steps_per_epoch
 
     def run(self, continuation: Continuation) -> bool:
-        """Train from where `done` stands; False when the ranks left early because one was preempted."""
+        """Train from step `done` on; return False if the ranks stopped early because one was preempted."""
         plan = EpochPlan(
             train_size=self.params.train_size,
             rank=self.group.rank,
@@ -93,7 +93,7 @@ class Training:
         return True
 
     def sampler_state(self) -> dict[str, Any]:
-        """Return this rank's position and books, for a checkpoint."""
+        """Return this rank's position and counts, for a checkpoint."""
         self._settle()
         return {
             "done": self.done,
@@ -105,7 +105,7 @@ class Training:
         }
 
     def restore(self, sampler: Mapping[str, Any]) -> None:
-        """Take over what `sampler_state` returned; model, optimizer and schedule are restored elsewhere."""
+        """Restore the state returned by `sampler_state`; model, optimizer and schedule are restored elsewhere."""
         self.done = int(sampler["done"])
         self.generator.set_state(sampler["generator"])
         self.draws = DrawLog(**sampler["draws"])
@@ -114,7 +114,7 @@ class Training:
         self.books = EpochBooks(**sampler["books"])
 
     def window(self, epoch: int, ids: npt.NDArray[np.int64]) -> None:
-        """Train one accumulation window on `ids` (micro-batches, batch) and keep the books."""
+        """Train one accumulation window on `ids` (micro-batches, batch) and update the counts."""
         sampled = is_sampled(self.done, self.params.steps_per_epoch)
         began = time.perf_counter()
         batches = [self._batch(part) for part in ids]
@@ -128,7 +128,7 @@ class Training:
         self.group.telemetry.mark("step", self.done)
         due = self.done % max(1, self.params.steps_per_epoch // REPORTS_PER_EPOCH) == 0
         due = due or self.done % self.params.steps_per_epoch == 0
-        # Reading a count waits for the GPU, so there it is read only when a number is needed anyway.
+        # Reading a count synchronises with the GPU, so it is read there only when a number is needed anyway.
         if due or sampled or self.group.device.type == "cpu" or is_sampled(self.done, self.params.steps_per_epoch):
             self._count(epoch, sampled=sampled)
         if due:
@@ -149,7 +149,7 @@ class Training:
             self.windows.append(SampledWindow(epoch=epoch + 1, hook_count=counted.count, evidence=evidence))
 
     def _settle(self) -> None:
-        """Move the scores from the device into the books."""
+        """Transfer the scores from the device to the counts."""
         loss_sum, correct = float(self._loss_sum), int(self._correct)
         for sums in (self.books, self.recent):
             sums.loss_sum += loss_sum

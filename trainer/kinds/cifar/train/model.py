@@ -29,10 +29,10 @@ class CifarNet(PooledConvolutions):
         ]
         super().__init__(blocks, nn.Linear(third, classes))
         self.activation_checkpointing = activation_checkpointing
-        """Keep only each block's input during training and compute the rest again in backward."""
+        """Keep only each block's input during training and recompute the rest in the backward pass."""
 
     def run_block(self, block: nn.Module, features: Tensor) -> Tensor:
-        """Return what `block` makes of `features`, with its activations kept or computed again."""
+        """Return the output of `block` for `features`, with its activations kept or recomputed."""
         if not (self.activation_checkpointing and self.training):
             return super().run_block(block, features)
 
@@ -44,13 +44,13 @@ class CifarNet(PooledConvolutions):
 
 
 def from_header(header: ModelHeader) -> CifarNet:
-    """Return the network that a model file with this header holds the weights of."""
+    """Return a network that fits the weights of a model file with this header."""
     return CifarNet(len(header.classes))
 
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Let BatchNorm layers compute without moving their running statistics: a second forward must not count twice."""
+    """Run BatchNorm layers without updating their running statistics: a second forward pass must not count twice."""
     layers = [layer for layer in block.modules() if isinstance(layer, nn.BatchNorm2d)]
     saved = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
     for layer in layers:

@@ -18,7 +18,7 @@ BATCHES_PER_EVENT = 10
 
 @contextmanager
 def first_ranks_buffers(network: nn.Module, group: Group) -> Iterator[None]:
-    """Lend rank 0's buffers to every rank; afterwards each has its own back, so that evaluation leaves no trace."""
+    """Use rank 0's buffers on every rank and restore each rank's own afterwards: evaluation has no side effect."""
     buffers = list(network.buffers())
     own = [buffer.clone() for buffer in buffers]
     if group.world_size > 1:
@@ -39,7 +39,7 @@ def score(network: nn.Module, split: ImageSplit, group: Group, *, classes: int, 
     with first_ranks_buffers(network, group):
         for number, ids in enumerate(batched(share(len(split), group.rank, group.world_size), EVALUATION_BATCH)):
             if number % BATCHES_PER_EVENT == BATCHES_PER_EVENT - 1:
-                group.telemetry.phase(group.telemetry.crumb.phase)  # a sign of life in a long evaluation
+                group.telemetry.phase(group.telemetry.crumb.phase)  # a heartbeat during a long evaluation
             images, labels = split.raw(ids)
             with autocast(group.device, precision):
                 logits = network(normalised(images))

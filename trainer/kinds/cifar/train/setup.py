@@ -1,4 +1,4 @@
-"""Builds what one rank trains with: network, DDP wrapper, AdamW, cosine schedule, precision."""
+"""Builds the training objects of one rank: network, DDP wrapper, AdamW, cosine schedule, precision."""
 
 import copy
 import hashlib
@@ -23,17 +23,17 @@ from trainer.kinds.cifar.train.model import CifarNet
 
 
 def build_network(params: CifarParams, classes: int, device: torch.device) -> CifarNet:
-    """Return the network with weights that follow from the seed alone, in channels-last memory."""
+    """Return the network with weights that depend only on the seed, in channels-last memory."""
     torch.manual_seed(params.seed)
     network = CifarNet(classes, activation_checkpointing=params.activation_checkpointing)
     return network.to(device).to(memory_format=torch.channels_last)
 
 
 def wrap(network: nn.Module, group: Group, bucket_cap_mb: float) -> DistributedDataParallel:
-    """Return `network` under DDP without its broadcast of buffers: every rank keeps its own running statistics.
+    """Return `network` wrapped in DDP without buffer broadcast: every rank keeps its own running statistics.
 
-    Left on, that broadcast would add collectives that depend on `no_sync`, and the modes would differ in more than one
-    thing.
+    The broadcast would add collectives that depend on `no_sync`, so `no_sync` would not be the only difference between
+    the modes.
     """
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     # Renamed in torch 2.14; the old name still works there, with a warning.
@@ -45,19 +45,19 @@ def wrap(network: nn.Module, group: Group, bucket_cap_mb: float) -> DistributedD
 
 
 def build_optimizer(params: CifarParams, network: nn.Module) -> AdamW:
-    """Return AdamW over all parameters, in its fused form."""
+    """Return fused AdamW over all parameters."""
     return AdamW(network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=True)
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """Return class and settings in one line."""
+    """Return class and settings of the optimizer on one line."""
     settings = {key: value for key, value in optimizer.defaults.items() if key in ("betas", "eps", "weight_decay")}
     rate = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
     return f"{type(optimizer).__name__} {json.dumps({'lr': rate, **settings})}, cosine over epochs"
 
 
 def describe_determinism() -> str:
-    """Return the determinism policy in force, as torch reports it."""
+    """Return the determinism policy in effect, as reported by torch."""
     return (
         f"deterministic algorithms {torch.are_deterministic_algorithms_enabled()}, "
         f"cuDNN benchmark {torch.backends.cudnn.benchmark}, threads {torch.get_num_threads()}, "
@@ -66,7 +66,7 @@ def describe_determinism() -> str:
 
 
 def state_digest(network: nn.Module) -> str:
-    """Return the SHA-256 over names and bytes of all parameters and buffers."""
+    """Return the SHA-256 of the names and bytes of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in network.state_dict().items():
         digest.update(name.encode())
@@ -75,7 +75,7 @@ def state_digest(network: nn.Module) -> str:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return the autocast region of a forward pass: BF16, or nothing for FP32."""
+    """Return the autocast context of a forward pass: BF16, or none for FP32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
@@ -98,7 +98,7 @@ def _peak_bytes(network: CifarNet, batch: int, precision: str) -> int:
             total = network(images).sum()
         total.backward()
 
-    step()  # allocates gradients and library workspaces, which are no activations
+    step()  # allocates gradients and library workspaces, which are not activations
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -110,7 +110,7 @@ def _peak_bytes(network: CifarNet, batch: int, precision: str) -> int:
 
 
 def _peak_of(recording: profile) -> int:
-    # The CPU allocator keeps no peak; the profiler lists every allocation and release in order of time.
+    # The CPU allocator does not record a peak; the profiler lists every allocation and release in time order.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "memory.json"
         recording.export_chrome_trace(str(path))

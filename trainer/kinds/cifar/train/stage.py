@@ -1,4 +1,4 @@
-"""Stage `train-<mode>`: trains one mode on all ranks, scores it on the test images, hands the facts to the audit."""
+"""Stage `train-<mode>`: trains one mode on all ranks, scores it on the test images, stores the facts for the audit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ def run(context: StageContext) -> int:
 
 
 def build_training(params: CifarParams, group: Group, *, context: StageContext, card: DataCard, mode: str) -> Training:
-    """Return one rank's training of `mode`, ready to run from its beginning."""
+    """Return one rank's training of `mode`, ready to start."""
     precision = agreed_precision(params.precision, group)
     network = build_network(params, len(card.classes), group.device)
     model = wrap(network, group, params.bucket_cap_mb)
@@ -113,7 +113,7 @@ def _continuation(context: StageContext, group: Group, training: Training, card:
 
 
 def trajectory(context: StageContext, card: DataCard, mode: str) -> Identity:
-    """Return what a checkpoint must share: within a run of both modes, each mode is a trajectory of its own."""
+    """Return what a checkpoint must match: in a run of both modes, each mode is a separate trajectory."""
     identity = Identity.of(context, card.digest)
     return replace(identity, config={**identity.config, "mode": mode})
 

@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowStep:
-    """How a window is trained; the mode is the only thing two modes differ in."""
+    """How a window is trained; two modes differ only in `mode`."""
 
     model: DistributedDataParallel
     optimizer: torch.optim.Optimizer
@@ -27,7 +27,7 @@ class WindowStep:
     device: torch.device
 
     def run(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """Train one window; return this rank's loss sum (float64) and number of right guesses, still on the device."""
+        """Train one window; return this rank's loss sum (float64) and correct predictions, still on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -43,10 +43,10 @@ class WindowStep:
         return loss_sum, correct
 
     def micro_batch(self, images: Tensor, labels: Tensor, *, share: int, synchronise: bool) -> tuple[Tensor, Tensor]:
-        """Add one micro-batch's gradient, forward and backward in or out of `no_sync` together.
+        """Add one micro-batch's gradient, with forward and backward both inside or both outside `no_sync`.
 
         Its mean is divided by `share` before the backward pass: means of equal-sized parts average to the whole mean.
-        DDP reads the flag of `no_sync` in the forward pass, so a forward outside would synchronise all the same.
+        DDP reads the `no_sync` flag in the forward pass, so a forward pass outside would still synchronise.
         """
         with nullcontext() if synchronise else self.model.no_sync():
             loss, logits = self.forward(images, labels)

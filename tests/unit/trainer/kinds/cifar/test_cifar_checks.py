@@ -107,7 +107,7 @@ def test_sampler_duplicate_is_named(tmp_path: Path) -> None:
         (16, "outside `no_sync`"),
         (8, "may count every reduction twice"),
         (0, "the hook is not registered"),
-        (5, "compare with the second witness"),
+        (5, "compare with the profiler"),
     ],
 )
 def test_sync_fault_names_its_cause(syncs: int, cause: str, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_summary_and_panels_from_facts() -> None:
     assert (found["baseline_class"], found["baseline_accuracy"]) == ("dog", 20 / 60)
     assert (found["seconds"], found["communication_seconds"]) == (4.0, 1.0)
     titles = [panel.title for panel in panels(BOTH, modes, CLASSES, ("dog", 1 / 3))]
-    assert {"Audit", "Epochs", "Loss", "Accuracy", "Time", "The same start"} <= set(titles)
+    assert {"Audit", "Epochs", "Loss", "Accuracy", "Time", "Digests of weights and draws"} <= set(titles)
 
 
 def test_headline_shows_the_count_that_is_off() -> None:

@@ -81,12 +81,12 @@ def test_single_class_refused(pictures: Path) -> None:
         for path in (pictures / "mine" / split / "dog").iterdir():
             path.unlink()
         (pictures / "mine" / split / "dog").rmdir()
-    assert "has 1 class folders; 2 to" in problems(pictures)["data"]
+    assert "has 1 class folders; it needs 2 to" in problems(pictures)["data"]
 
 
 def test_too_many_classes_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "MAX_CLASSES", 1)
-    assert "has 2 class folders; 2 to 1" in problems(pictures)["data"]
+    assert "has 2 class folders; it needs 2 to 1" in problems(pictures)["data"]
 
 
 def test_too_few_pictures_counted(pictures: Path) -> None:
@@ -197,6 +197,6 @@ def test_damaged_file_named(archive: Path, tmp_path: Path) -> None:
 def test_nothing_to_get_said(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--datasets-dir", str(pictures), "synthetic"]) == 0
     assert main(["--datasets-dir", str(pictures), "folder:mine", "--json"]) == 0
-    assert "6 training and 2 test pictures of 2 classes are in place" in capsys.readouterr().out
+    assert "6 training and 2 test images of 2 classes are available" in capsys.readouterr().out
     assert main(["--datasets-dir", str(pictures), "folder:other"]) == 1
     assert main(["--datasets-dir", str(pictures), "imagenet"]) == 2

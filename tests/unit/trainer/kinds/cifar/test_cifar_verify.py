@@ -124,7 +124,7 @@ def test_lost_epoch_told(stored: RunPaths) -> None:
         ({"model_test_accuracy": "NaN"}, "model_test_accuracy is nan"),
         ({"model_test_accuracy": None}, "model_test_accuracy"),
         ({"top_confusions": []}, "top_confusions count [], the matrix gives [5, 2, 2, 1]"),
-        ({"baseline_accuracy": 0.1}, "baseline_accuracy 0.1 is the share of no class"),
+        ({"baseline_accuracy": 0.1}, "baseline_accuracy 0.1 is not the share of any class"),
         ({"mode": "every"}, "mode is 'every', expected 'no_sync'"),
         ({"extra": 1}, "extra"),
     ],
@@ -154,7 +154,7 @@ def test_broken_json_told(name: str, stored: RunPaths) -> None:
 
 def test_model_that_is_no_archive_told(stored: RunPaths) -> None:
     (stored.artifacts / "every" / "model.pt").write_bytes(b"no archive")
-    assert verify(stored).problems == ["artifacts/every/model.pt is no PyTorch file (not a zip archive)"]
+    assert verify(stored).problems == ["artifacts/every/model.pt is not a PyTorch file (not a zip archive)"]
 
 
 def test_exit_code_tells_faults(stored: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:

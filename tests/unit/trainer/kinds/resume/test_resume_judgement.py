@@ -204,7 +204,7 @@ def test_cause_is_what_was_not_restored(start: str, cause: str) -> None:
     right = change(make_evidence("resumed"), start=start, amount=0.1)
     found = diagnose(make_evidence("continuous"), right)
     assert found.name == cause
-    assert "rank 1 went on after update 3" in found.text
+    assert "rank 1 continued after update 3" in found.text
 
 
 def test_causes_are_told_in_order() -> None:
@@ -238,7 +238,7 @@ def layouts(world_size: int, variant: str) -> tuple[Evidence, Evidence]:
 def test_other_buckets_are_the_last_suspect() -> None:
     found = diagnose(*layouts(3, "default_buckets"))
     assert found.name == "bucket layout"
-    assert "update 4 was reduced in buckets rebuilt without a break and first after the restart" in found.text
+    assert "update 4 was reduced in buckets rebuilt uninterrupted and first after the restart" in found.text
     left, right = layouts(3, "default_buckets")
     assert diagnose(left, change(right, start="rng")).name == "per-rank RNG"
 

@@ -80,5 +80,5 @@ def test_factor_and_direction_are_told() -> None:
 
 
 def test_missing_tensor_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rank 0 has gradients of \['b'\]"):
+    with pytest.raises(ValueError, match=r"rank 0: gradients missing or unexpected: \['b'\]"):
         compare({"w": torch.zeros(1)}, [{"w": torch.zeros(1), "b": torch.zeros(1)}], atol=0, rtol=0)

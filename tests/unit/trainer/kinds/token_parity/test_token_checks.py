@@ -109,7 +109,7 @@ def test_missing_world_size_is_named() -> None:
 def test_unequal_weights_are_no_factor() -> None:
     detail = _judged(_with_gradient(AUDITED, TURNED, TURNED))["gradient_parity"].detail
     assert "tokens are weighted unequally" in detail
-    assert "no single factor of the known ones" in detail
+    assert "not one of the known factors" in detail
 
 
 def test_other_weights_or_data_are_named() -> None:
