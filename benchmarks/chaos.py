@@ -1,11 +1,11 @@
-"""Kills or stops one random process per round and checks that the run does not lie about it.
+"""Kills or stops one random process per round and checks that the run reports it truthfully.
 
 Run: `python -m benchmarks.chaos [--rounds 100] [--seed 47] [--only ROUND]`
-Every round starts a real two-rank torchrun job under a real worker with a web process beside it, picks a victim
-(worker, web, shim, agent, rank 0, rank 1), a deed (SIGKILL, SIGSTOP) and a moment after the victim's birth, restarts
-what a person would restart, and waits for the final state. In every tenth round the worker is stopped inside a write
-transaction: then a write through the web process must be answered, and the worker go on, without anybody's help. Seed
-and number of a round repeat it. Every fault is printed below its round. Exit code 1 when a round did not hold.
+Every round starts a real two-rank torchrun job under a real worker and a web process, picks a victim
+(worker, web, shim, agent, rank 0, rank 1), a signal (SIGKILL, SIGSTOP) and a time after the victim's start, restarts
+what an operator would restart, and waits for the final state. In every tenth round the worker is stopped inside a
+write transaction: then a write through the web process must succeed and the worker must continue without help. A round
+is reproducible by seed and number. Every fault is printed below its round. Exit code 1 if a round failed.
 """
 
 import argparse
@@ -46,7 +46,7 @@ JOB: dict[str, Any] = {"steps": 100, "step_seconds": 0.05, "meeting": "files", "
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """One round: what was done, and what became of the run."""
+    """One round: what was done, and the outcome of the run."""
 
     number: int
     victim: str
@@ -56,7 +56,7 @@ class Round:
     worked: bool = False
     """Whether the victim still had work to do."""
     begun: bool = False
-    """Whether the victim had sent its first event, where it is a rank."""
+    """Whether the victim had sent its first event, if it is a rank."""
     run: Run | None = None
     faults: list[str] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=47)
-    parser.add_argument("--only", type=int, help="repeat this round alone")
+    parser.add_argument("--only", type=int, help="repeat only this round")
     options = parser.parse_args()
     numbers = [options.only] if options.only is not None else list(range(1, options.rounds + 1))
     print(table_head(options.seed, len(numbers)))
@@ -122,7 +122,7 @@ def table_head(seed: int, rounds: int) -> str:
 
 
 def draw(seed: int, number: int) -> Round:
-    """Return what happens in a round; the same for the same seed and number."""
+    """Return the plan of a round, determined by seed and number."""
     rng = random.Random(f"{seed}:{number}")
     victim, deed, moment = rng.choice(VICTIMS), rng.choice(sorted(DEEDS)), rng.uniform(0.2, LATEST_SECONDS)
     if number % HOLD_EVERY == 0:
@@ -131,7 +131,7 @@ def draw(seed: int, number: int) -> Round:
 
 
 def play(lab: Lab, service: Service, this: Round, seed: int) -> Round:
-    """Carry one round out and judge it; whatever goes wrong is among its faults."""
+    """Run one round and judge it; everything that goes wrong is recorded as a fault."""
     run_id, victim = None, None
     with this.noting("the round broke off"):
         run_id = lab.submit(**JOB)
@@ -157,7 +157,7 @@ def play(lab: Lab, service: Service, this: Round, seed: int) -> Round:
 
 
 def do(lab: Lab, this: Round, run_id: int, victim: Identity, seed: int) -> None:
-    """Do the deed."""
+    """Carry out the planned kill or stop."""
     newest = last_event(lab, run_id, this.victim)
     this.begun = this.victim.startswith("rank") and newest is not None
     this.worked = not State(lab.run(run_id).state).is_final and newest != "end"
@@ -170,7 +170,7 @@ def do(lab: Lab, this: Round, run_id: int, victim: Identity, seed: int) -> None:
 
 
 def find(lab: Lab, service: Service, run_id: int, name: str) -> Identity | None:
-    """Return the process of a role as it is now, None when there is none."""
+    """Return the current process of a role, None if there is none."""
     if name == "web":
         return Identity.of(service.process.pid)
     if name == "worker":
@@ -187,7 +187,7 @@ def last_event(lab: Lab, run_id: int, victim: str) -> str | None:
 
 
 def repair(lab: Lab, service: Service, this: Round, run_id: int) -> None:
-    """Start again what a person would, a worker or web process that is gone or stopped; write where one holds all."""
+    """Restart what an operator would: a gone or stopped worker or web process; write if the worker holds the lock."""
     if not this.hit:
         return
     if this.deed == HOLD:
@@ -204,7 +204,7 @@ def repair(lab: Lab, service: Service, this: Round, run_id: int) -> None:
 
 
 def check(lab: Lab, this: Round, run_id: int) -> None:
-    """Note every way in which the run lied."""
+    """Record everything that the run reported wrongly."""
     run = lab.run(run_id)
     if (run.state, run.reason) not in allowed(this):
         this.faults.append(f"{run.state}/{run.reason} is not the truth: {run.diagnosis}")
@@ -245,20 +245,20 @@ def tidy(lab: Lab, service: Service, this: Round, run_id: int | None) -> None:
 
 
 def allowed(this: Round) -> set[tuple[str, str | None]]:
-    """Return the outcomes that tell the truth about what was done."""
+    """Return the outcomes that are true for what was done."""
     good: tuple[str, str | None] = ("succeeded", "completed")
     if not this.hit or this.victim in {"worker", "web"} or (this.victim == "shim" and this.deed == "stop"):
         return {good}
     table: dict[tuple[str, str], set[tuple[str, str | None]]] = {
         ("shim", "kill"): {("lost", "worker_lost")},
         ("agent", "kill"): {("failed", "launch_error")},
-        # Stopped before it has started the ranks, it never will; afterwards they do their work without it.
+        # If it is stopped before it has started the ranks, it never will; afterwards they work without it.
         ("agent", "stop"): {good, ("failed", "launch_error")},
         ("rank", "kill"): {("failed", "rank_signal")},
         ("rank", "stop"): {("failed", "hang" if this.begun else "launch_error")},
     }
     truths = table[this.victim.split()[0], this.deed]
-    # A victim whose work was done, or was done by the time the deed took effect, changes nothing.
+    # A victim that had finished its work when the signal took effect changes nothing.
     return truths if this.worked else truths | {good}
 
 

@@ -1,8 +1,8 @@
-"""What a checkpoint costs: `python -m benchmarks.checkpoint [--ranks 2] [--repeats 9] [--parameters 282628 8000000]`.
+"""Cost of a checkpoint: `python -m benchmarks.checkpoint [--ranks 2] [--repeats 9] [--parameters 282628 8000000]`.
 
 For every model size, with SGD momentum, on a fresh temporary folder, medians over the repeats:
 
-- plain: `torch.save` of model, optimizer and schedule by rank 0 alone, nothing flushed (what most scripts do);
+- plain: `torch.save` of model, optimizer and schedule by rank 0 only, without flushing (what most scripts do);
 - durable: the same, flushed to disk with fsync;
 - store: the product's save, with files of every rank, digests, manifest, fsync of files and directories;
 - lost: how much longer a training of `--updates` updates takes per checkpoint, saving after every fourth update.
@@ -117,7 +117,7 @@ class Bench:
         return time.perf_counter() - began
 
     def plain(self, *, flush: bool) -> None:
-        """Save as most scripts do: rank 0 alone, one file."""
+        """Save as most scripts do: rank 0 only, one file."""
         if self.rank:
             return
         with (self.root / "plain.pt").open("wb") as handle:
@@ -127,7 +127,7 @@ class Bench:
                 os.fsync(handle.fileno())
 
     def save(self) -> int:
-        """Save as the product does and return the bytes of all files."""
+        """Save like the product and return the bytes of all files."""
         return self.store.save(self.step, self.state, {"position": self.step}).bytes
 
     def train(self, updates: int, *, saving: bool) -> float:

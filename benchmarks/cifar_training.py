@@ -1,8 +1,8 @@
-"""Training throughput of the kind `cifar` in BF16 on the CPU against the plain script.
+"""Training throughput of the kind `cifar` in BF16 on the CPU, compared with the plain script.
 
 Run: `[BENCHMARK_RANKS=1] python -m benchmarks.cifar_training [--pairs N]`
-Both run in the same two ranks, one accumulation window (4 micro-batches of 50 images a rank) after the other, and only
-neighbours are compared. Goal: at least 1.8 times the plain script.
+Both run in the same two ranks, alternating per accumulation window (4 micro-batches of 50 images per rank), and only
+neighbouring windows are compared. Goal: at least 1.8 times the plain script.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def run_rank(group: Group, context: StageContext) -> None:
     plain = PlainTraining()
     endless = _endless(ArrayImages(np.array(images), labels))
     ours = training_of(group, context)
-    ours.witness = None  # its sampled windows are a cost of the audit, told by telemetry_overhead.py
+    ours.witness = None  # its sampled windows are a cost of the audit, measured by telemetry_overhead.py
     plan = EpochPlan(train_size=IMAGES, rank=group.rank, world_size=RANKS, seed=47)
     windows = itertools.cycle(plan.ids(0).reshape(-1, ACCUMULATION, BATCH))
     times = paired(lambda: plain.window(endless), lambda: ours.window(0, next(windows)), pairs)

@@ -1,13 +1,13 @@
-"""Requests per second and latency of classifying one 32x32 JPEG over HTTP, load generator on the same cores.
+"""Requests per second and latency of classifying one 32x32 JPEG over HTTP, with the load generator on the same cores.
 
-`python -m benchmarks.classify [--seconds S] [--rounds N]` starts the real service on a free port with a data directory
-of its own, one passing run and its model (random weights: they cost as much as trained ones), then lets a second
-process send pictures over kept-alive connections, by turns from 1 and from 16 clients. Printed: medians over the
+`python -m benchmarks.classify [--seconds S] [--rounds N]` starts the real service on a free port with its own data
+directory, one passing run and its model (random weights cost as much as trained ones), then lets a second
+process send images over keep-alive connections, alternately from 1 and from 16 clients. Prints medians over the
 rounds, with machine and versions.
 
 Targets: at least 250 requests/s from 16 clients, p50 at most 6 ms from one, the model on one thread.
-Measured on two cores of an AMD EPYC (Python 3.11.7, torch 2.14.1, uvicorn 0.54.0), other work at lower priority beside
-it, medians of 3 rounds of 2 s: 1 client 218/s, p50 4.1 ms, p95 8.0 ms (n 1,357); 16 clients 324/s, p50 49 ms, p95 59 ms
+Measured on two cores of an AMD EPYC (Python 3.11.7, torch 2.14.1, uvicorn 0.54.0), with other work at lower priority,
+medians of 3 rounds of 2 s: 1 client 218/s, p50 4.1 ms, p95 8.0 ms (n 1,357); 16 clients 324/s, p50 49 ms, p95 59 ms
 (n 2,000).
 """
 
@@ -74,7 +74,7 @@ def measure(data_dir: Path, seconds: float, rounds: int) -> dict[int, list[dict[
 
 
 def prepare(folder: str) -> None:
-    """Lay out a data directory with one passing run; in a process of its own, because it needs torch."""
+    """Create a data directory with one passing run, in a separate process because it needs torch."""
     import torch
 
     from app.clock import now
@@ -113,7 +113,7 @@ def wait_for(port: int) -> None:
             time.sleep(0.1)
         else:
             return
-    raise SystemExit("the service did not come up within a minute")
+    raise SystemExit("the service did not start within a minute")
 
 
 def load_once(port: int, clients: int, seconds: float) -> dict[str, float]:

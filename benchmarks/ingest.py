@@ -1,7 +1,7 @@
 """Rank files into SQLite: events per second on one core, and the worker's memory over a million events.
 
 Run: `python -m benchmarks.ingest [--events N] [--repeat N]`
-Measures `worker.intake` as the worker uses it: real files, real database, every event with ten metrics.
+Measures `worker.intake` as used by the worker: real files, real database, ten metrics per event.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Round:
     wall: float
     """Events per second of wall clock."""
     core: float
-    """Events per second this process really had the core."""
+    """Events per second of CPU time."""
     before: float
     """MB resident before."""
     peak: float
@@ -47,11 +47,9 @@ class Round:
 def main() -> None:
     """Print the header and one line per measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=200_000, help="events of one timed round")
+    parser.add_argument("--events", type=int, default=200_000, help="events per timed round")
     parser.add_argument("--repeat", type=int, default=3, help="timed rounds")
-    parser.add_argument(
-        "--memory-events", type=int, default=1_000_000, help="events of the memory round; 0 leaves it out"
-    )
+    parser.add_argument("--memory-events", type=int, default=1_000_000, help="events of the memory round; 0 skips it")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -95,7 +93,7 @@ def round_of(events: int) -> Round:
 
 
 def write_events(path: Path, count: int) -> None:
-    """Write `count` metrics events as a rank does."""
+    """Write `count` metrics events like a rank."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = [f"metric_{index}" for index in range(METRICS)]
     with path.open("wb") as handle:

@@ -1,10 +1,9 @@
-"""How long a page of the list of runs takes with 10,000 runs and 1,000,000 events in the database.
+"""Response time of the list of runs with 10,000 runs and 1,000,000 events in the database.
 
     python -m benchmarks.list_page [--runs 10000] [--events 1000000] [--points 100000] [--requests 300]
 
-Prints the median and the 95th percentile of the list (first page, a page far back, filtered, searched; API and page),
-of one run's page and metrics, and the rate of its export, over a socket of this machine, service and client in one
-process.
+Prints the median and the 95th percentile of the list (first page, a late page, filtered, searched; API and page), of
+one run's page and metrics, and the rate of its export, over a local socket, with service and client in one process.
 """
 
 import argparse
@@ -30,7 +29,7 @@ STATES = (("succeeded", "completed", "pass"), ("succeeded", "completed", "fail")
 
 
 def fill(settings: Settings, runs: int, events: int) -> None:
-    """Write runs and their events straight into the database: a shape like that of real runs, only faster."""
+    """Write runs and their events directly to the database: the same rows as real runs, but faster."""
     migrate(settings)
     connection = sqlite3.connect(settings.data_dir / "ddp-audit.db")
     params = orjson.dumps(kinds()["token-parity"].params().model_dump(mode="json")).decode()
@@ -98,7 +97,7 @@ def measure(service: Service, requests: int, path: str, **params: Any) -> tuple[
 
 
 def export_rate(service: Service, run_id: int) -> float:
-    """Return rows a second of the CSV export of one run."""
+    """Return rows per second of the CSV export of one run."""
     began = time.perf_counter()
     rows = service.http.get(f"/api/v1/runs/{run_id}/export", params={"format": "csv"}).text.count("\n")
     return rows / (time.perf_counter() - began)
@@ -127,7 +126,7 @@ def main() -> None:
 
 
 def cases(service: Service, run_id: int) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (name, path, query) of everything timed."""
+    """Return (name, path, query) of every timed request."""
     api = "/api/v1/runs"
     back = service.get("/runs", params={"limit": 200}).json()["next_cursor"]
     return [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the kernel tells it."""
+    """Return the processor's name as reported by the kernel."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -18,7 +18,7 @@ def cpu_name() -> str:
 
 
 def header(n: str, *packages: str) -> str:
-    """Return machine, load, versions of `packages` and what was counted."""
+    """Return machine, load, versions of `packages` and the sample count."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     return (
         f"# {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} "

@@ -1,10 +1,10 @@
-"""Many open streams on several live runs: how old events are when they arrive, and whether the service grows.
+"""Many open streams on several live runs: delay of events, and memory growth of the service.
 
     python -m benchmarks.open_streams [--streams 200] [--runs 4] [--rate 10] [--seconds 600]
 
-Three processes: `ddp-audit serve --no-worker`; this one, which writes every run's event lines one by one and takes them
-into the database with the worker's own intake, one turn after another; and one that holds all streams open and notes
-how old each event is on arrival. Prints the delays, and the service's resident memory over time.
+Three processes: `ddp-audit serve --no-worker`; this one, which writes every run's event lines one by one and stores
+them in the database with the worker's intake; and one that holds all streams open and records the age of each event
+on arrival. Prints the delays, and the service's resident memory over time.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from worker.intake import Intake
 
 COMMAND = Path(sys.executable).with_name("ddp-audit")
 TURN_SECONDS = 0.1
-"""The worker's turn while a run is going on."""
+"""The worker's interval while a run is active."""
 SETTLE_SECONDS = 20
-"""Streams are opened and caches filled in this time; memory is compared from then on."""
+"""Warm-up time for opening streams and filling caches; memory is compared after it."""
 
 
 @contextmanager
 def service(folder: Path) -> Iterator[tuple[psutil.Process, int]]:
-    """Serve `folder` without a worker in a process of its own; yield it and its port."""
+    """Serve `folder` without a worker in a separate process; yield it and its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     argv = [str(COMMAND), "serve", "--no-worker", "--port", str(port), "--data-dir", str(folder)]
@@ -65,7 +65,7 @@ def service(folder: Path) -> Iterator[tuple[psutil.Process, int]]:
 
 
 async def follow(port: int, run_id: int, delays: list[float]) -> None:
-    """Hold one stream of a run open and note the age of every event, until the other side or the caller ends it."""
+    """Hold one stream of a run open and record the age of every event, until either side ends it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /api/v1/runs/{run_id}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     is_event = False
@@ -80,7 +80,7 @@ async def follow(port: int, run_id: int, delays: list[float]) -> None:
 
 
 def listen(port: int, runs: list[int], streams: int, seconds: float, results: Connection) -> None:
-    """Open the streams evenly over the runs, and send home the delays and the number of streams that broke off."""
+    """Open the streams evenly over the runs, and send back the delays and the number of disconnected streams."""
 
     async def everything() -> tuple[list[float], int]:
         delays: list[float] = []
@@ -95,7 +95,7 @@ def listen(port: int, runs: list[int], streams: int, seconds: float, results: Co
 
 
 class LiveRun:
-    """One run as worker and rank make it: lines appended to a rank's file, and taken into the database in turns."""
+    """One run like those of worker and rank: lines are appended to a rank's file and stored in the database."""
 
     def __init__(self, settings: Settings) -> None:
         self._engine = create_database_engine(settings)
@@ -111,7 +111,7 @@ class LiveRun:
         )  # fmt: skip
 
     def work(self, rate: float, stop: threading.Event) -> None:
-        """Write `rate` events a second and take them in every turn, until `stop` is set."""
+        """Write `rate` events per second and store them in every interval, until `stop` is set."""
         began, step = time.time(), 0
         while not stop.wait(TURN_SECONDS):
             while began + step / rate <= time.time():
@@ -121,7 +121,7 @@ class LiveRun:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[list[float], int, list[float]]:
-    """Return all delays in seconds, how many streams broke off, and resident MiB every ten seconds."""
+    """Return all delays in seconds, the number of disconnected streams, and resident MiB every ten seconds."""
     settings = Settings(data_dir=folder)
     migrate(settings)
     runs = [LiveRun(settings) for _ in range(options.runs)]
@@ -146,7 +146,7 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[float], int
         for worker in workers:
             worker.join()
         client.join()
-    print(f"processor of the service: {(used.user + used.system) / options.seconds:.0%} of one core")
+    print(f"CPU usage of the service: {(used.user + used.system) / options.seconds:.0%} of one core")
     return delays, broken, memory
 
 
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=10, help="events a second of each run")
+    parser.add_argument("--rate", type=float, default=10, help="events per second of each run")
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args()
     print(header(f"{options.streams} streams, {options.runs} runs", "fastapi", "uvicorn", "orjson"), flush=True)
@@ -164,7 +164,7 @@ def main() -> None:
     settled = memory[int(SETTLE_SECONDS / 10) :] or memory
     late = statistics.quantiles(delays, n=20)[-1]
     print(f"{options.streams} streams on {options.runs} runs of {options.rate:g} events/s for {options.seconds:g} s")
-    print(f"n = {len(delays)} arrivals; streams that broke off: {broken}")
+    print(f"n = {len(delays)} arrivals; disconnected streams: {broken}")
     print(f"delay: median {statistics.median(delays):.3f} s   p95 {late:.3f} s   max {max(delays):.3f} s")
     third = max(1, len(settled) // 3)
     first, last = statistics.median(settled[:third]), statistics.median(settled[-third:])

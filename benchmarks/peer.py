@@ -1,12 +1,12 @@
-"""The same three things asked of this service and of MLflow's tracking server, in one run, on SQLite both.
+"""The same three operations on this service and on MLflow's tracking server, in one run, both on SQLite.
 
     python -m benchmarks.peer [--peer BIN/mlflow] [--runs 1000] [--points 2000] [--requests 100] [--steps 500]
 
-A page of 50 from `--runs` runs, the history of one metric with `--points` points, and points stored a second, ten
-metrics a step: there by one request a step as its client sends them and by batches of 1,000, here by lines a rank
-appends and the worker's own intake. Requests to the two alternate, so that both meet the same noise. MLflow is no
-dependency of this product: without `--peer` it is installed into `.venv-peer`, once. It is started with a database of
-its own and ended.
+A page of 50 from `--runs` runs, the history of one metric with `--points` points, and points stored per second with ten
+metrics per step: MLflow with one request per step, as its client sends them, and in batches of 1,000; this service with
+lines appended by a rank and the worker's intake. Requests alternate, so that both see the same noise. MLflow is not a
+dependency of this product: without `--peer` it is installed once into `.venv-peer`. It is started with its own database
+and ended.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from worker.intake import Intake
 ENVIRONMENT = Path(__file__).resolve().parents[1] / ".venv-peer"
 METRICS = 10
 BATCH = 1000
-"""Metrics of one request; MLflow takes no more."""
+"""Metrics per request; MLflow's limit."""
 
 
 class Peer:
@@ -49,11 +49,11 @@ class Peer:
         self._experiment = self.post("experiments/create", name="bench")["experiment_id"]
 
     def post(self, path: str, **body: Any) -> Any:
-        """POST and return the answer's document."""
+        """POST and return the response document."""
         return self._http.post(path, json=body).raise_for_status().json()
 
     def create_run(self, number: int) -> str:
-        """Record a run with parameters and two tags, as a training script does; return its name there."""
+        """Record a run with parameters and two tags, like a training script; return its MLflow id."""
         tags = [{"key": "mlflow.runName", "value": f"nightly {number}"}, {"key": "group", "value": f"{number % 7}"}]
         run = self.post("runs/create", experiment_id=self._experiment, start_time=1_760_000_000_000 + number, tags=tags)
         run_id: str = run["run"]["info"]["run_id"]
@@ -78,7 +78,7 @@ class Peer:
 
 
 def metric(key: str, step: int, value: float) -> dict[str, Any]:
-    """Return one metric as MLflow takes it."""
+    """Return one metric in MLflow's format."""
     return {"key": key, "value": value, "timestamp": 1_760_000_000_000 + step, "step": step}
 
 
@@ -105,7 +105,7 @@ def peer_server(command: Path, folder: Path) -> Iterator[Peer]:
 
 
 def alternate(requests: int, *calls: Callable[[], int]) -> list[list[float]]:
-    """Make every call `requests` times, taking turns; return milliseconds of each."""
+    """Make every call `requests` times, alternating; return milliseconds of each."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(requests):
         for call, taken in zip(calls, times, strict=True):
@@ -146,7 +146,7 @@ def reading(service: Service, peer: Peer, options: argparse.Namespace) -> None:
 
 
 def writing_here(settings: Settings, steps: int) -> float:
-    """Return points a second from a rank's first line until the worker's intake has stored the last."""
+    """Return points per second from a rank's first line until the worker's intake has stored the last."""
     engine = create_database_engine(settings)
     run_id = add_run(engine, "running", moves=("starting",))
     add_stages(engine, run_id, {"train": "running"})
@@ -168,7 +168,7 @@ def writing_here(settings: Settings, steps: int) -> float:
 
 
 def writing_there(peer: Peer, steps: int, metrics_per_request: int) -> float:
-    """Return points a second that the peer stores."""
+    """Return points per second that the peer stores."""
     run_id = peer.create_run(-1)
     points = [metric(f"metric_{index}", step, 1.0 / (1 + step)) for step in range(steps) for index in range(METRICS)]
     began = time.perf_counter()
@@ -192,7 +192,7 @@ def writing(service: Service, peer: Peer, steps: int) -> None:
 
 
 def installed_peer() -> Path:
-    """Return the command of an MLflow beside this checkout's own environment, installed now if it is not there."""
+    """Return the command of an MLflow in a separate environment, installed now if necessary."""
     command = ENVIRONMENT / "bin" / "mlflow"
     if not command.exists():
         venv.create(ENVIRONMENT, with_pip=True)
@@ -203,7 +203,7 @@ def installed_peer() -> Path:
 def main() -> None:
     """Start both, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, help="the command mlflow of an environment of its own")
+    parser.add_argument("--peer", type=Path, help="the command mlflow in a separate environment")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--requests", type=int, default=100)

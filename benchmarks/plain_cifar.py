@@ -1,9 +1,9 @@
-"""The plain training script of the kind `cifar`, as the thing to beat; nothing of the product's trainer is used but
-the network and the normalisation figures.
+"""A plain training script for the recipe of the kind `cifar`, as baseline; it uses only the network and the
+normalisation constants of the product's trainer.
 
-Contiguous tensors, PIL transforms image by image, a loader without workers, `loss.item()` after every micro-batch.
-`python -m benchmarks.plain_cifar [--train DIR] [--test DIR] [--epochs 5]` trains in two ranks on folders of pictures,
-one per class, or on synthetic ones, and prints the test accuracy; `benchmarks/cifar_training.py` times its windows.
+Contiguous tensors, PIL transforms per image, a loader without workers, `loss.item()` after every micro-batch.
+`python -m benchmarks.plain_cifar [--train DIR] [--test DIR] [--epochs 5]` trains in two ranks on image folders,
+one per class, or on synthetic images, and prints the test accuracy; `benchmarks/cifar_training.py` times its windows.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PLAIN = transforms.Compose(TO_TENSOR)
 
 
 class ArrayImages(Dataset[tuple[Tensor, int]]):
-    """Images in memory, handed to the transforms as PIL images one by one."""
+    """Images in memory, passed to the transforms as PIL images one by one."""
 
     def __init__(self, images: Any, labels: Any) -> None:
         self.images, self.labels = images, labels
@@ -81,7 +81,7 @@ def loader(data: Dataset[Any], epoch: int = 0) -> DataLoader[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--train", type=Path, help="default: 2,000 synthetic pictures")
+    parser.add_argument("--train", type=Path, help="default: 2,000 synthetic images")
     parser.add_argument("--test", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def write_pictures(folder: str, part: int, count: int) -> str:
-    """Write synthetic pictures, one folder per class, and return where they are."""
+    """Write synthetic images, one folder per class, and return their paths."""
     root = Path(folder) / str(part)
     for number, (image, label) in enumerate(zip(*synthetic_images(SEED, part, count), strict=True)):
         (root / str(label)).mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def train(options: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def accuracy(network: nn.Module, folder: Path) -> float:
-    """Return the share of right guesses on the pictures of `folder`, in FP32."""
+    """Return the share of correct predictions on the images of `folder`, in FP32."""
     data = ImageFolder(str(folder), PLAIN)
     network.eval()
     right = sum(

@@ -1,4 +1,4 @@
-"""What the training benchmarks share: two ranks of one torchrun, prepared images, a header, paired times."""
+"""Shared code of the training benchmarks: two ranks of one torchrun, prepared images, a header, paired times."""
 
 import os
 import platform
@@ -30,11 +30,11 @@ from trainer.kinds.cifar.train.stage import build_training
 IMAGES = 2000
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = int(os.environ.get("BENCHMARK_RANKS", "2"))
-"""One rank shows what two ranks hide: on virtual machines two CPUs are often two threads of one core."""
+"""One rank can differ from two: on virtual machines, two CPUs are often two threads of one core."""
 
 
 def launch(script: str, run_rank: Callable[[Group, StageContext], None]) -> None:
-    """Start `script` under torchrun, or be one of its ranks."""
+    """Start `script` under torchrun, or run as one of its ranks."""
     if "RANK" not in os.environ:
         _start(script)
         return
@@ -62,7 +62,7 @@ def training_of(group: Group, context: StageContext) -> Training:
 
 
 def timed(action: Callable[[], None]) -> float:
-    """Return the seconds `action` took on the slower rank, both having started together."""
+    """Return the seconds `action` took on the slower rank; both start together."""
     dist.barrier()
     began = time.perf_counter()
     action()
@@ -72,7 +72,7 @@ def timed(action: Callable[[], None]) -> float:
 
 
 def paired(first: Callable[[], None], second: Callable[[], None], pairs: int) -> list[tuple[float, float]]:
-    """Return the times of `pairs` neighbours after two rounds to warm up; which of the two comes first alternates."""
+    """Return the times of `pairs` pairs after two warm-up rounds; the order within a pair alternates."""
     for _ in range(2):
         first()
         second()
@@ -93,7 +93,7 @@ def median_ratio(times: Sequence[tuple[float, float]]) -> float:
 
 
 def header(title: str, count: int) -> str:
-    """Return what every table begins with."""
+    """Return the header of every table."""
     return (
         f"{title}\nmachine: {cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}; "
         f"matrix instructions: {torch.backends.cpu.get_cpu_capability()}{' AMX' if _has_amx() else ''}; "
@@ -117,7 +117,7 @@ def _start(script: str) -> None:
 
 
 def torchrun(script: str, *arguments: str, **variables: str) -> None:
-    """Run a script in RANKS ranks with one thread each. Raises CalledProcessError when one fails."""
+    """Run a script in RANKS ranks with one thread each. Raises CalledProcessError if one fails."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     subprocess.run([*argv, script, *arguments], check=True, cwd=ROOT, env={**os.environ, **own, **variables})
@@ -125,7 +125,7 @@ def torchrun(script: str, *arguments: str, **variables: str) -> None:
 
 def _context(root: Path) -> StageContext:
     rank = int(os.environ["RANK"])
-    # The recipe's sizes, so that reports come as often as in the recipe; the windows are drawn from IMAGES images.
+    # The sizes of the recipe, so that reports are as frequent as there; the windows are drawn from IMAGES images.
     sizes = {"validation_size": 200, "test_size": 200, "precision": "bf16", "mode": "no_sync"}
     params = CifarParams.model_validate(sizes)
     paths = RunPaths(root)

@@ -1,9 +1,9 @@
-"""How soon the web process answers after its start, and how much memory it holds.
+"""Start-up time and memory of the web process.
 
     python -m benchmarks.startup [--starts 5]
 
-Starts `ddp-audit serve --no-worker` on an existing database and prints the median time to the first answer of
-`/healthz` and `/`, the resident memory and processor time after both, and the time of `ddp-audit --help`.
+Starts `ddp-audit serve --no-worker` on an existing database and prints the median time to the first response of
+`/healthz` and `/`, the resident memory and CPU time after both, and the time of `ddp-audit --help`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ COMMAND = Path(sys.executable).with_name("ddp-audit")
 
 
 def start(data_dir: str) -> tuple[float, float, float, float]:
-    """Return seconds to the first answer and to the first page, resident MiB and processor seconds after both."""
+    """Return seconds to the first response and to the first page, resident MiB and CPU seconds after both."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     argv = [str(COMMAND), "serve", "--no-worker", "--port", str(port), "--data-dir", data_dir]
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        start(folder)  # makes the database and fills the caches of the file system
+        start(folder)  # creates the database and fills the file system caches
         measured = [start(folder) for _ in range(options.starts)]
     times = []
     for _ in range(options.starts):

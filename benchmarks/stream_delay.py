@@ -1,9 +1,9 @@
-"""From an event's own time to its arrival on an open stream, at 200 events a second.
+"""Delay from the time of an event to its arrival on an open stream, at 200 events per second.
 
     python -m benchmarks.stream_delay [--seconds 10] [--rate 200] [--streams 5]
 
-Lines are written to a rank's file one by one, the worker's own intake takes them into the database turn by turn, and a
-real service streams them to real clients over sockets. Prints median, 95th percentile and maximum.
+Lines are written to a rank's file one by one, the worker's intake stores them in the database, and a real service
+streams them to real clients over sockets. Prints median, 95th percentile and maximum.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from trainer.contract.paths import RunPaths
 from worker.intake import Intake
 
 TURN_SECONDS = 0.1
-"""The worker's turn while a run is going on."""
+"""The worker's interval while a run is active."""
 
 
 def follow(service: Service, run_id: int, delays: list[float], count: int) -> None:
-    """Read one stream and note how old each event is when it arrives."""
+    """Read one stream and record the age of each event when it arrives."""
     seen = 0
     with service.client() as client, client.stream("GET", f"/api/v1/runs/{run_id}/stream") as response:
         for message in messages(response):
@@ -40,7 +40,7 @@ def follow(service: Service, run_id: int, delays: list[float], count: int) -> No
 
 
 def write(path: Path, rate: int, seconds: float) -> None:
-    """Write event lines one by one at `rate`, as a rank does."""
+    """Write event lines one by one at `rate`, like a rank."""
     writer, began = EventWriter(path), time.time()
     for number in range(int(rate * seconds)):
         time.sleep(max(0.0, began + number / rate - time.time()))
@@ -49,7 +49,7 @@ def write(path: Path, rate: int, seconds: float) -> None:
 
 
 def ingest(intake: Intake, count: int) -> None:
-    """Take the lines into the database, turn by turn, until all are there."""
+    """Store the lines in the database, interval by interval, until all are stored."""
     taken = 0
     while taken < count:
         time.sleep(TURN_SECONDS)
@@ -58,7 +58,7 @@ def ingest(intake: Intake, count: int) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[float]:
-    """Return the age in seconds of every event at its arrival, over all streams."""
+    """Return the age in seconds of every event on arrival, over all streams."""
     delays: list[float] = []
     with running_service(Settings(data_dir=folder)) as service:
         run_id = add_run(service.engine, "running", moves=("starting",))

@@ -1,9 +1,9 @@
 """Cost of telemetry in training.
 
 Run: `python -m benchmarks.telemetry_overhead [--pairs N]`
-With it: events, breadcrumbs, the counting hook, metrics reduced over the ranks. Without: the same windows, silent and
-with DDP's own reduction. Neighbouring windows in the same two ranks are compared. Goal: at most 1 %.
-The profiler's sampled windows are no telemetry but evidence; what one of them costs more is printed besides.
+With telemetry: events, breadcrumbs, the counting hook, metrics reduced across ranks. Without: the same windows, without
+output and with DDP's own reduction. Neighbouring windows in the same two ranks are compared. Goal: at most 1 %.
+The profiler's sampled windows are evidence, not telemetry; their additional cost is printed separately.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ALONE = 400
 
 
 class Silent:
-    """Has the methods of a rank's telemetry and does nothing."""
+    """Has the methods of a rank's telemetry but does nothing."""
 
     crumb = SimpleNamespace(step=0)
 
@@ -75,7 +75,7 @@ def run_rank(group: Group, context: StageContext) -> None:
 
 
 def calls_alone(training: Training) -> float:
-    """Return the seconds a window's telemetry takes by itself: what `window` calls, without the training."""
+    """Return the seconds of a window's telemetry calls alone, without the training."""
     telemetry = training.group.telemetry
     every = max(1, training.params.steps_per_epoch // REPORTS_PER_EPOCH)
 
@@ -103,14 +103,14 @@ def calls_alone(training: Training) -> float:
 def _print(times: list[tuple[float, float]], profiled: float, alone: float) -> None:
     on, off = (statistics.median(pair[side] for pair in times) for side in (0, 1))
     cost = median_ratio(times) - 1
-    # Half the pairs lie outside this range: what the machine's noise lets one say.
+    # Half of the pairs are outside this range: the noise of the machine.
     quarters = statistics.quantiles([first / second - 1 for first, second in times], n=4)
     print(header("telemetry: events, hook and metrics", len(times)))
     print(f"with telemetry     {on * 1000:8.1f} ms a window")
     print(f"without            {off * 1000:8.1f} ms a window")
     noise = (quarters[2] - quarters[0]) / 2 / len(times) ** 0.5
     judged = "reached" if cost <= GOAL else "MISSED"
-    judged = judged if noise < GOAL else "the machine is too noisy to tell"
+    judged = judged if noise < GOAL else "the machine is too noisy for a result"
     print(f"cost               {cost:8.2%} (goal {GOAL:.0%}: {judged})")
     print(f"its calls alone    {alone * 1000:8.2f} ms a window, {alone / off:.2%}")
     print(f"half of the pairs  {quarters[0]:8.2%} to {quarters[2]:.2%}")

@@ -1,4 +1,4 @@
-"""Alembic's environment; always called from `app.schema`, which hands over an open connection."""
+"""Alembic's environment; always called from `app.schema`, which passes an open connection."""
 
 from alembic import context
 from sqlmodel import SQLModel

@@ -1,4 +1,4 @@
-"""Keeps docs/files.md (every source file with the first sentence of its docstring) and the README's rooms true."""
+"""Checks docs/files.md (every source file with the first sentence of its docstring) and the README's list of rooms."""
 
 import ast
 import re
@@ -12,12 +12,12 @@ LISTING = ROOT / "docs" / "files.md"
 HEAD = "# Every file\n\nOne line per file, from its own docstring. Written by `make format`, checked by `make check`.\n"
 MAPPED = ("app/", "worker/", "trainer/", "migrations/", "templates/", "benchmarks/", "scripts/")
 PAGES = "templates/pages/"
-"""One folder per page, not a room each."""
+"""One folder per page; these are not rooms."""
 ROOM = re.compile(r"^- `([\w/-]+/)`: \S", re.MULTILINE)
 
 
 def described(path: Path) -> str:
-    """Return one line about a file, taken from its docstring or its first comment."""
+    """Return a one-line description of a file, from its docstring or its first comment."""
     text = path.read_text()
     if path.suffix == ".py":
         text = ast.get_docstring(ast.parse(text)) or ""
@@ -29,7 +29,7 @@ def described(path: Path) -> str:
 
 
 def files() -> list[str]:
-    """Return the source files git tracks, and new ones it does not ignore."""
+    """Return the source files tracked by git, and new ones that are not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return sorted(
@@ -58,12 +58,12 @@ def rendered(names: list[str]) -> tuple[str, list[str]]:
 
 
 def room_problems(names: list[str], readme: str) -> list[str]:
-    """Return the folders that the README's list of rooms lacks, and those it names that do not exist."""
+    """Return the folders missing from the README's list of rooms, and listed ones that do not exist."""
     there = {f"{name.rsplit('/', 1)[0]}/" for name in names}
     there = {room for room in there if not room.startswith(PAGES) or room == PAGES}
     listed = set(ROOM.findall(readme))
     missing = [f"README.md: the list of rooms lacks `{room}`" for room in sorted(there - listed)]
-    return missing + [f"README.md: there is no room `{room}`" for room in sorted(listed - there)]
+    return missing + [f"README.md: room `{room}` does not exist" for room in sorted(listed - there)]
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""House rules that no linter knows; prints every breach and exits 1 when there is one."""
+"""House rules that no linter covers; prints every violation and exits 1 if there is one."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ INLINE = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>|\sstyle=\"|\son[a-z]+=\"")
 
 
 def tracked() -> list[Path]:
-    """Return the files git tracks, and new ones it does not ignore."""
+    """Return the files tracked by git, and new ones that are not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [ROOT / name for name in sorted(set(output.split("\0"))) if name and (ROOT / name).is_file()]
@@ -48,7 +48,7 @@ def breaches(path: Path) -> Iterator[str]:
     if path.suffix == ".html":
         for match in INLINE.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            yield f"{name}:{line}: inline script or style, which the content security policy refuses"
+            yield f"{name}:{line}: inline script or style, which the content security policy blocks"
     if path.suffix == ".py":
         yield from python_breaches(name, text)
     if name.startswith("app/web/"):
@@ -70,13 +70,13 @@ def python_breaches(name: str, text: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if name.startswith("migrations/versions/"):
-                continue  # a migration is one flat list of statements in the order they must run
+                continue  # a migration is a flat list of statements
             if length > MAX_FUNCTION_LINES:
                 yield f"{name}:{node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
 
 
 def main() -> int:
-    """Check every file, the README's map, and what the code takes from others."""
+    """Check every file, the file map, and the use of libraries."""
     found = [breach for path in tracked() for breach in breaches(path)]
     for script in ("file_map.py", "surface.py"):
         argv = [sys.executable, str(ROOT / "scripts" / script)]

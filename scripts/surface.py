@@ -1,4 +1,4 @@
-"""Rules on what the code takes from others and says to others: packages declared, names public, log actions alike."""
+"""Rules for dependencies and log lines: packages are declared, only public names are used, actions are consistent."""
 
 import ast
 import re
@@ -12,31 +12,31 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ("app", "worker", "trainer", "migrations", "scripts")
 OURS = (*RUNTIME, "benchmarks", "tests")
 UNSEEN = {"httptools": "uvicorn", "uvloop": "uvicorn"}
-"""Declared, though nothing imports them: who loads them when they are there."""
+"""Declared although nothing imports them: the library that loads each of them."""
 PRIVATE_FILES = ("trainer/common/torch_operators.py",)
-"""Where private names of a library may be used: each says why, and has a test that notices when one goes."""
+"""Files that may use private names of a library: each says why, and a test detects when a name disappears."""
 PUBLIC_BY_RULE = {"os._exit", "_asdict", "_fields", "_make", "_replace"}
-"""Documented names that begin with an underscore only to keep out of the way of fields, or to warn."""
+"""Documented names that begin with an underscore only to avoid conflicts with fields, or as a warning."""
 LOG_METHODS = ("debug", "info", "warning", "error", "exception", "critical")
 OTHER_ACTIONS = ("add_argument", "AuditEntry")
-"""Calls whose `action` is not that of a log line: argparse has its own, and the audit log keeps what it has stored."""
+"""Calls whose `action` is not that of a log line: argparse has its own, and stored audit log entries do not change."""
 KEBAB = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 def plain(requirement: str) -> str:
-    """Return the normalised name of a distribution out of a requirement such as `SQLAlchemy>=2.0`."""
+    """Return the normalised distribution name in a requirement such as `SQLAlchemy>=2.0`."""
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def declared(pyproject: str) -> tuple[set[str], dict[str, set[str]]]:
-    """Return the distributions a `pyproject.toml` asks for: always, and by extra."""
+    """Return the distributions that a `pyproject.toml` requires: always, and by extra."""
     project = tomllib.loads(pyproject)["project"]
     extras = {extra: {plain(item) for item in items} for extra, items in project["optional-dependencies"].items()}
     return {plain(item) for item in project["dependencies"]}, extras
 
 
 def imported(folders: Iterable[str], root: Path = ROOT) -> dict[str, str]:
-    """Return the top-level modules of others that the Python files of `folders` import, each with one such file."""
+    """Return the third-party top-level modules that the Python files of `folders` import, each with one such file."""
     found: dict[str, str] = {}
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
@@ -47,7 +47,7 @@ def imported(folders: Iterable[str], root: Path = ROOT) -> dict[str, str]:
 
 
 def _imports(node: ast.AST, *, whole: bool = False) -> list[str]:
-    """Return the modules an import statement names, or with `whole` all it takes out of them, dotted."""
+    """Return the modules an import statement names, or with `whole` the imported names, dotted."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
@@ -56,7 +56,7 @@ def _imports(node: ast.AST, *, whole: bool = False) -> list[str]:
 
 
 def dependency_problems(pyproject: str, runtime: dict[str, str], elsewhere: dict[str, str]) -> list[str]:
-    """Return the packages imported without being declared, and those declared without being imported.
+    """Return the packages that are imported but not declared, and those declared but not imported.
 
     `runtime` and `elsewhere` (benchmarks and tests) map modules to a file each, as `imported` gives them.
     """
@@ -87,7 +87,7 @@ def pin_problems(pyproject: str, constraints: str) -> list[str]:
 
 
 def private_names(name: str, tree: ast.Module, own: set[str]) -> Iterator[str]:
-    """Yield the private modules and attributes of others that one file uses; `own` are the names defined here."""
+    """Yield the private modules and attributes of libraries that one file uses; `own` are the names defined here."""
     if name in PRIVATE_FILES:
         return
     for node in ast.walk(tree):
@@ -124,7 +124,7 @@ def _is_private(name: str) -> bool:
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
-    """Yield the private names a file gives to things of its own: functions, classes, variables, attributes."""
+    """Yield the private names a file defines: functions, classes, variables, attributes."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -145,7 +145,9 @@ def log_problems(name: str, tree: ast.Module) -> Iterator[str]:
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         action = given.get("action")
         logged = called.startswith("log.") and called.removeprefix("log.") in LOG_METHODS
-        if logged and action is None and None not in given:  # `**fields` brings one, and is looked at where it is given
+        if (
+            logged and action is None and None not in given
+        ):  # `**fields` contains one, which is checked where it is passed
             yield f"{name}:{node.lineno}: a log line without an action"
         if not isinstance(action, ast.Constant) or called.rpartition(".")[2] in OTHER_ACTIONS:
             continue

@@ -1,4 +1,4 @@
-"""A worker alone: `python -m worker [--data-dir D] [--once]`, as `ddp-audit worker` for a database that is migrated."""
+"""A worker without web service: `python -m worker [--data-dir D] [--once]`, for a database that is already migrated."""
 
 import argparse
 import sys
@@ -13,11 +13,11 @@ from worker.loop import Worker
 
 
 def main() -> int:
-    """Work until asked to end, or with `--once` until the queue is empty; 2 for settings that are not valid."""
-    take_over()  # a log that nobody can write to ends no run
+    """Work until asked to stop, or with `--once` until the queue is empty; return 2 if settings are invalid."""
+    take_over()  # a log that cannot be written does not end a run
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
-    parser.add_argument("--data-dir", type=Path, help="where the database and the runs are")
-    parser.add_argument("--once", action="store_true", help="drain the queue, then end")
+    parser.add_argument("--data-dir", type=Path, help="folder of the database and the runs")
+    parser.add_argument("--once", action="store_true", help="drain the queue, then exit")
     options = parser.parse_args()
     try:
         settings = load_settings(data_dir=options.data_dir)

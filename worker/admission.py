@@ -9,7 +9,7 @@ from trainer.contract.placement import Ask, Offer, Place, Unplaceable, place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a queued run asks for."""
+    """What a queued run needs."""
 
     run_id: int
     ask: Ask
@@ -22,19 +22,19 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What this worker's executor and the whole database have to give."""
+    """What this worker's executor offers, and what the whole database has in use."""
 
     offer: Offer = field(default_factory=Offer)
-    """GPUs where this worker's attempts run."""
+    """GPUs available to this worker's attempts."""
     busy: Mapping[int, str] = field(default_factory=dict)
-    """GPUs that processes of others use, and how."""
+    """GPUs used by other processes, and how."""
     held: Mapping[int, int] = field(default_factory=dict)
     """GPU -> run of this database that holds it."""
     cpu_runs: Sequence[int] = ()
-    """Active runs on CPU, of all workers."""
+    """Active CPU runs of all workers."""
     max_cpu_runs: int = 1
     others: Sequence[Offer] = ()
-    """What the other live workers offer."""
+    """Devices of the other live workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The run waits; `why` is shown."""
+    """The run waits; `why` is shown to users."""
 
     why: str
 
@@ -67,10 +67,10 @@ def admit(demand: Demand, supply: Supply) -> Decision:
     """Return whether a run may start now, given that no earlier run waits for the same devices."""
     placed = place(demand.ask, supply.offer)
     if placed is None:
-        return Wait("the worker is still looking for GPUs")
+        return Wait("the worker is still detecting GPUs")
     if isinstance(placed, Unplaceable):
         if any(isinstance(place(demand.ask, other), Place) for other in supply.others):
-            return Wait(f"another worker has the GPUs for it; for this one, {placed.why}")
+            return Wait(f"another worker has the GPUs for it; on this one: {placed.why}")
         return Refuse(_sentence(placed.why))
     return _on_cpu(supply) if placed.device == "cpu" else _on_gpus(placed, supply)
 
@@ -85,7 +85,7 @@ def _on_cpu(supply: Supply) -> Decision:
         return Start(device="cpu", backend="gloo")
     runs = ", ".join(str(run) for run in supply.cpu_runs)
     return Wait(
-        f"the CPU is taken by run{'s' if active > 1 else ''} {runs}: {active} of {supply.max_cpu_runs} CPU runs "
+        f"the CPU is in use by run{'s' if active > 1 else ''} {runs}: {active} of {supply.max_cpu_runs} CPU runs "
         "(DDP_AUDIT_MAX_CPU_RUNS) are active"
     )
 
@@ -103,7 +103,7 @@ def _on_gpus(placed: Place, supply: Supply) -> Decision:
 
 
 def resource_of(decision: Decision, demand: Demand, supply: Supply) -> str:
-    """Return which queue a run is in: runs on the CPU do not wait behind runs on GPUs, and the other way round."""
+    """Return which queue a run is in: CPU runs do not wait behind GPU runs, and vice versa."""
     if isinstance(decision, Start):
         return decision.device
     placed = place(demand.ask, supply.offer)

@@ -1,4 +1,4 @@
-"""One attempt of one stage in this worker's care: started or found again, watched, ended, and read to its last line."""
+"""One attempt of one stage: started or found again, watched, ended, and read to its last line."""
 
 import time
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from worker.plan import plan_attempt, run_paths
 from worker.usage import UsageLog
 
 OVERDUE_SECONDS: Final = 5.0
-"""Beyond the grace; an attempt that has not ended by then is ended by force."""
+"""Seconds after the grace period; an attempt that has not ended by then is killed."""
 PULL_SECONDS: Final = 1.0
-"""Longest stretch of reading before other runs and the heartbeat get their turn."""
+"""Maximum reading time before other runs and the heartbeat get their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
-    """What everything in a worker shares."""
+    """Objects shared by all parts of a worker."""
 
     engine: Engine
     settings: Settings
@@ -52,14 +52,14 @@ class Attempt:
         began_at: float,
         reference: Reference | None = None,
     ) -> None:
-        """Take `began_at` (unix seconds) and, of an attempt begun by an earlier worker, what its executor left."""
+        """Take `began_at` (unix seconds) and, for an attempt started by an earlier worker, its executor's reference."""
         self.office, self.run_id, self.stage, self.number = office, int(run.id or 0), stage, number
         self.plan = plan_attempt(run, stage, number, office.settings, office.database_id)
         self.paths = self.plan.paths
         self.began_at = began_at
         self.handle: Handle | None = None
         self.ended: Status | None = None
-        """Set once nothing of it runs any more; what it wrote may not be read to its end yet."""
+        """Set when none of its processes runs any more; its output may not be completely read yet."""
         self._reference, self._waiting = reference, run.waiting_for
         self._stop_asked_at: float | None = None
         self._flags: set[int] = set()
@@ -78,23 +78,23 @@ class Attempt:
 
     @property
     def heard(self) -> bool:
-        """Whether a rank has begun."""
+        """Whether a rank has started."""
         return any(heard.started for heard in self._intake.ranks.values())
 
     def launch(self) -> None:
-        """Start it. Raises OSError when that is impossible."""
+        """Start it. Raises OSError if that is impossible."""
         self.handle = self.office.executor.start(self.plan)
         self._log("started an attempt", action="attempt-started", command=self.plan.shell())
         self._note_reference(self.handle)
 
     def supervise(self, run: Run) -> Stop | None:
-        """Read, watch and, if the run is stopping, end it; return why the worker itself wants the run stopped."""
+        """Read, watch and, if the run is stopping, end it; return why the worker wants to stop the run, if it does."""
         if self.handle is None:
             self.handle = self.office.executor.attach(self.plan, self._reference)
         status = self.handle.status()
         if status.phase is Phase.ABSENT:
             self.handle.close()
-            self.launch()  # should a supervisor appear after all, only one of the two gets the attempt
+            self.launch()  # if a supervisor appears after all, only one of the two gets the attempt
             return None
         self._note_reference(self.handle)
         self._note_waiting(status)
@@ -102,7 +102,9 @@ class Attempt:
         stop = None
         if run.state == State.STOPPING:
             self._end(self.handle, status)
-        elif up_to_date and status.phase is Phase.RUNNING:  # else a rank may seem silent that is only not read yet
+        elif (
+            up_to_date and status.phase is Phase.RUNNING
+        ):  # otherwise a rank could seem silent although its events are just not read yet
             stop = self._look_after(self.handle, status)
         if status.phase is Phase.RUNNING:
             self._usage.tick(self._intake.ranks, self.handle.usage)
@@ -111,7 +113,7 @@ class Attempt:
         return stop
 
     def drain(self) -> bool:
-        """Read what is left after the end, a bounded time; True once everything is in the database."""
+        """Read the remaining output for a limited time; return True once everything is in the database."""
         return self._pull(final=True)
 
     def facts(self, **known: Any) -> Facts:
@@ -133,19 +135,19 @@ class Attempt:
         )
 
     def killed_on_purpose(self, facts: Facts) -> bool:
-        """Whether the plan ended it."""
+        """Whether a planned kill ended it."""
         if self.killer is None or facts.fate is not Fate.REPORTED:
             return False
         self.killer.confirm({rank.rank: rank.signal for rank in facts.ranks})
         return self.killer.killed
 
     def close(self) -> None:
-        """Let go of it; what runs goes on."""
+        """Release it; its processes continue."""
         if self.handle is not None:
             self.handle.close()
 
     def destroy(self) -> None:
-        """End it by force."""
+        """Kill it."""
         if self.handle is not None:
             self.handle.destroy()
 
@@ -163,7 +165,7 @@ class Attempt:
             self._record(records.flag_stalled, {rank: rank in flags for rank in flags ^ self._flags})
             self._flags = flags
         if self.killer is not None and self.killer.tick(handle):
-            self._log("killed the ranks on purpose", action="kill")
+            self._log("killed the ranks as planned", action="kill")
         return self._watch.check(ranks, status.since or self.began_at, handle)
 
     def _end(self, handle: Handle, status: Status) -> None:
@@ -172,7 +174,7 @@ class Attempt:
                 handle.stop()
                 self._stop_asked_at = time.monotonic()
         elif time.monotonic() - self._stop_asked_at > self.plan.grace_seconds + OVERDUE_SECONDS:
-            self._log("the attempt does not end; it is ended by force", action="attempt-overdue")
+            self._log("the attempt does not end and is killed", action="attempt-overdue")
             handle.destroy()
 
     def _note_reference(self, handle: Handle) -> None:

@@ -1,4 +1,4 @@
-"""Taking runs from the queue: one transaction that admits, moves and leases; leases renewed; heartbeats."""
+"""Claims runs from the queue in one transaction (admission, state, lease), renews leases, writes heartbeats."""
 
 import socket
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ STALE_ROWS_DAYS: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Me:
-    """This worker, as its row names it."""
+    """Name of this worker in the database."""
 
     id: str
     process: Identity
@@ -39,7 +39,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this worker can offer."""
+    """The devices of this worker."""
 
     offer: Offer
     busy: dict[int, str]
@@ -47,22 +47,24 @@ class Machine:
 
 
 def lease() -> Any:
-    """Return until when a lease given now lasts."""
+    """Return the expiry time of a lease granted now."""
     return now() + timedelta(seconds=LEASE_SECONDS)
 
 
 def claim(engine: Engine, me: Me, machine: Machine, *, only: int | None = None) -> int | None:
-    """Take the first queued run that may start and return its number, or None.
+    """Claim the first queued run that may start and return its number, or None.
 
-    Runs that can never start end here as `no_devices`; the others' `waiting_for` is brought up to date. With `only`, no
-    other run is looked at.
+    Runs that can never start end here as `no_devices`; `waiting_for` of the others is updated. With `only`, all other
+    runs are ignored.
     """
     with read_session(engine) as session:
         decisions = _decide(session, me, machine, only)
         if all(isinstance(decision, Wait) and decision.why == run.waiting_for for run, decision in decisions):
             return None
     with write_session(engine) as session:
-        session.exec(select(Meta).with_for_update()).all()  # where writers are not alone anyway, one admits at a time
+        session.exec(
+            select(Meta).with_for_update()
+        ).all()  # on databases with concurrent writers, one worker admits at a time
         for run, decision in _decide(session, me, machine, only):
             if _apply(session, me, run, decision):
                 return run.id
@@ -89,7 +91,7 @@ def _decide(session: Session, me: Me, machine: Machine, only: int | None) -> lis
 
 
 def _apply(session: Session, me: Me, run: Run, decision: admission.Decision) -> bool:
-    """Carry a decision out and return whether the run was taken."""
+    """Carry out a decision and return whether the run was claimed."""
     run_id = queue.number_of(run)
     if isinstance(decision, Start):
         queue.move(
@@ -138,7 +140,7 @@ def _supply(session: Session, me: Me, machine: Machine) -> Supply:
 
 
 def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> list[int]:
-    """Say that this worker lives, publish what it offers, renew its leases; return the runs that are still its own."""
+    """Write the heartbeat, publish the devices, renew the leases; return the runs that this worker still owns."""
     moment = now()
     with write_session(engine) as session:
         row = session.get(WorkerRow, me.id) or WorkerRow(
@@ -161,20 +163,20 @@ def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> 
 
 
 def sign_off(engine: Engine, me: Me) -> None:
-    """Let go of everything, so that the next worker takes over at once."""
+    """Release all runs, so that the next worker takes over immediately."""
     with write_session(engine) as session:
         session.execute(update(Run).where(col(Run.worker_id) == me.id).values(lease_until=now()))
         session.execute(delete(WorkerRow).where(col(WorkerRow.id) == me.id))
 
 
 def forget_old_workers(engine: Engine) -> None:
-    """Remove rows of workers that have not been heard of for a week."""
+    """Remove rows of workers without a heartbeat for a week."""
     oldest = now() - timedelta(days=STALE_ROWS_DAYS)
     with write_session(engine) as session:
         session.execute(delete(WorkerRow).where(col(WorkerRow.heartbeat_at) < oldest))
 
 
 def anything_queued(engine: Engine) -> bool:
-    """Return whether a run waits."""
+    """Return whether a run is waiting."""
     with read_session(engine) as session:
         return session.exec(select(Run.id).where(Run.state == State.QUEUED).limit(1)).first() is not None

@@ -1,4 +1,4 @@
-"""Which rank failed first: a rank whose connection broke is a victim, the one that broke it is the cause. Pure."""
+"""Finds the rank that failed first: a rank that lost its connection is a victim, not the cause. Pure."""
 
 import math
 import re
@@ -15,18 +15,18 @@ CONNECTION: Final = re.compile(
     re.IGNORECASE,
 )
 PARENT_DEATH_SECONDS: Final = 1.0
-"""A rank that gets SIGKILL this close to the launcher's own violent end died of it."""
+"""If a rank gets SIGKILL within this time of the launcher's violent end, that end is the cause."""
 
 CAUSE, VICTIM, STOPPED, WELL = range(4)
 
 
 def ended_well(rank: RankEnd) -> bool:
-    """Whether a rank did its work to the end and left with exit code 0."""
+    """Whether a rank finished its work and exited with code 0."""
     return rank.exit_code == 0 and rank.finished
 
 
 def first_failed(facts: Facts) -> RankEnd | None:
-    """Return the rank to name: of the most telling class, the earliest. None when no rank explains the failure."""
+    """Return the rank to name: the earliest of the most significant class. None if no rank explains the failure."""
     ranked = sorted(
         (role_of(rank, facts), failed_at(rank), rank.rank != facts.first, rank.rank)
         for rank in facts.ranks
@@ -38,14 +38,14 @@ def first_failed(facts: Facts) -> RankEnd | None:
 
 
 def failed_at(rank: RankEnd) -> float:
-    """Return when a rank failed: at its exception, else at its end; infinity when neither is known."""
+    """Return when a rank failed: the time of its exception, else of its exit; infinity if neither is known."""
     return min((at for at in (rank.error_at, rank.died_at) if at is not None), default=math.inf)
 
 
 def role_of(rank: RankEnd, facts: Facts) -> int:
-    """Return what a rank's end says: CAUSE, VICTIM of another's end, STOPPED by supervisor or launcher, or WELL."""
+    """Classify a rank's end: CAUSE, VICTIM of another's end, STOPPED by supervisor or launcher, or WELL."""
     if rank.finished and left_early(rank, facts):
-        return CAUSE  # whatever ended its process: by then the others waited for it
+        return CAUSE  # whatever ended its process, the others were already waiting for it
     if _stopped(rank, facts):
         return STOPPED
     if rank.exit_code == 0:
@@ -58,14 +58,14 @@ def role_of(rank: RankEnd, facts: Facts) -> int:
 
 
 def left_early(rank: RankEnd, facts: Facts) -> bool:
-    """Whether a rank that says it is done has left out a collective that others, who are not, had entered."""
+    """Whether a rank that reported completion skipped a collective that other, unfinished ranks had entered."""
     others = [other for other in facts.ranks if other.rank != rank.rank and not other.finished]
     return any(other.collective > rank.collective for other in others)
 
 
 def _stopped(rank: RankEnd, facts: Facts) -> bool:
     if rank.signal is None and rank.exit_code is None:
-        return True  # never seen to end by itself
+        return True  # never seen to exit by itself
     if rank.signal != signal.SIGKILL or rank.died_at is None:
         return False
     if facts.killed_at is not None and rank.died_at >= facts.killed_at:

@@ -1,4 +1,4 @@
-"""What is known about an ended attempt, collected from its files: exit.json, events, breadcrumbs, logs, checkpoints."""
+"""Facts about an ended attempt, collected from its files: exit.json, events, breadcrumbs, logs, checkpoints."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from worker.tail import RANK_FILE
 
 TAIL_BYTES: Final = 262_144
 LONGEST_LINE: Final = 2000
-"""Characters of a last line that are kept."""
+"""Maximum number of characters of a last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnd:
-    """How one rank ended, and where it was."""
+    """How one rank ended, and its last position."""
 
     rank: int
     pid: int | None = None
@@ -29,13 +29,13 @@ class RankEnd:
     signal: int | None = None
     died_at: float | None = None
     finished: bool = False
-    """It said that its work was done."""
+    """It reported that its work was done."""
     phase: str = ""
     step: int | None = None
     collective: int = 0
-    """Collectives entered."""
+    """Number of collectives entered."""
     inside: bool = False
-    """In the middle of a collective."""
+    """Whether it was inside a collective."""
     error: str = ""
     """Class of the exception that ended it."""
     error_at: float | None = None
@@ -59,7 +59,7 @@ class Facts:
     main_last_line: str = ""
     launch_error: str | None = None
     first: int | None = None
-    """Rank that the supervisor saw end first."""
+    """Rank that ended first according to the supervisor."""
     killed_at: float | None = None
     """When the supervisor began to kill."""
     asked: bool = False
@@ -71,21 +71,21 @@ class Facts:
     """Newest complete checkpoint, relative to the run's folder."""
     fate: Fate = Fate.REPORTED
     nodes: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> machine it ran on, as it said itself."""
+    """Rank -> machine it ran on, as reported by the rank."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
-    """What the kind says its own exceptions mean, by class name."""
+    """The kind's mapping of its own exceptions to reasons, by class name."""
     stop_reason: Reason | None = None
     cancelled: bool = False
     noted: Mapping[str, Any] = field(default_factory=dict)
-    """`failure` and `diagnosis` written when the stop was decided."""
+    """`failure` and `diagnosis` recorded when the stop was decided."""
 
     def with_stop(self, *, cancelled: bool, stop_reason: Reason | None, noted: Mapping[str, Any]) -> "Facts":
-        """Return the facts completed by what the run's row says about its stop."""
+        """Return the facts with the run's stop request added."""
         return replace(self, cancelled=cancelled, stop_reason=stop_reason, noted=noted)
 
 
 def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: int, **known: Any) -> Facts:
-    """Return the facts of an attempt that has ended; `known` are further fields of `Facts`."""
+    """Return the facts of an attempt that has ended; `known` are additional fields of `Facts`."""
     paths = run.attempt(stage, attempt)
     report = read_json(paths.exit)
     main, stop = report.get("main", {}), report.get("stop", {})
@@ -115,7 +115,7 @@ def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: 
 
 
 def kind_reasons(run: RunPaths) -> dict[str, Reason]:
-    """Return the reasons of failure of the run's kind; none when its configuration or the kind is gone."""
+    """Return the failure reasons of the run's kind; none if its configuration or the kind is gone."""
     kind = kinds().get(str(read_json(run.config).get("kind")))
     return {} if kind is None else {name: Reason(word) for name, word in kind.reasons.items()}
 
@@ -127,7 +127,7 @@ def newest_checkpoint(run: RunPaths, stage: str) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the document of a file, empty when there is none that can be read."""
+    """Return the document in a file, empty if it cannot be read."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that is not blank, shortened; empty when there is none."""
+    """Return the last non-blank line of a log, shortened; empty if there is none."""
     lines = (line.strip() for line in reversed(tail_of(path).decode(errors="replace").splitlines()))
     return next((line for line in lines if line), "")[:LONGEST_LINE]
 
@@ -192,5 +192,5 @@ def _newest_events(path: Path) -> dict[str, dict[str, Any]]:
             event = json.loads(line)
             newest[event["type"]] = event
         except (ValueError, KeyError, TypeError):
-            continue  # the intake keeps it aside
+            continue  # the intake stores it as malformed
     return newest

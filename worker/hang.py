@@ -1,4 +1,4 @@
-"""Ranks that say nothing any more: flagged, asked for their stacks, and the odd one named by the breadcrumbs."""
+"""Detects silent ranks: flags them, requests their stacks, and names the rank that blocks the others."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from worker.lines import Heard
 from worker.outcome import failure_document
 
 ANSWER_SECONDS: Final = 1.5
-"""What a rank gets to write its stacks."""
+"""Seconds a rank gets to write its stacks."""
 GAP_SECONDS: Final = 10.0
-"""Between two looks; after a longer gap silence is counted anew."""
+"""Maximum time between two checks; after a longer gap, silence is counted from zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where one rank is while nobody moves."""
+    """Position of one rank while no rank makes progress."""
 
     rank: int
     silent: float
-    """Seconds since its newest event."""
+    """Seconds since its latest event."""
     stopped: bool
     """Suspended by a signal or a debugger."""
     collective: int
@@ -36,13 +36,13 @@ class Position:
     has_stack: bool = False
 
     def text(self) -> str:
-        """Return the position in words."""
+        """Describe the position."""
         step = "" if self.step is None else f", step {self.step}"
         where = "before its first collective"
         if self.collective:
             where = f"{'inside' if self.inside else 'past'} collective {self.collective} ({self.operation})"
         stopped = ", stopped by a signal" if self.stopped else ""
-        stack = "" if self.has_stack else ", no stack (it cannot answer)"
+        stack = "" if self.has_stack else ", no stack (it cannot respond)"
         place = f"phase {self.phase or 'start'}{step}, {where}"
         return f"rank {self.rank}: {place}, silent for {self.silent:.0f} s{stopped}{stack}"
 
@@ -57,14 +57,14 @@ class Stop:
 
 
 def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
-    """Return the ranks that keep the others waiting, the furthest behind first, and how that is known.
+    """Return the ranks that keep the others waiting, the furthest behind first, and the evidence.
 
-    A stopped rank explains everything. Else it is who is not inside the newest collective; if all are, who is inside
-    another operation than most. No rank when all are inside the same one: then no rank, but their connection, is odd.
+    A stopped rank explains everything. Else it is the rank that is not inside the newest collective; if all are, the
+    rank inside a different operation than most. None if all are inside the same one: then their connection is stuck.
     """
     stopped = [position.rank for position in positions if position.stopped]
     if stopped:
-        return stopped, "it is stopped (by SIGSTOP or a debugger) and cannot go on"
+        return stopped, "it is stopped (by SIGSTOP or a debugger) and cannot continue"
     newest = max(position.collective for position in positions)
     behind = [p for p in positions if p.collective < newest or not p.inside]
     if len(behind) == len(positions):
@@ -73,14 +73,14 @@ def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
         behind.sort(key=lambda p: (p.collective, p.step or 0))
         return [
             p.rank for p in behind
-        ], f"it is not inside the newest collective (number {newest}) while others wait there"
+        ], f"it is not inside the newest collective (number {newest}), where others are waiting"
     operations = [position.operation for position in positions]
     common = max(operations, key=operations.count)
     if operations.count(common) > len(operations) / 2:
         odd = [position.rank for position in positions if position.operation != common]
         if odd:
-            return odd, f"it is inside another collective than the others, who are in {common}"
-    return [], "all ranks are inside the same collective, so the connection between them is stuck, not one rank"
+            return odd, f"it is inside a different collective than the others, which are in {common}"
+    return [], "all ranks are inside the same collective, so the connection between them is stuck, not a single rank"
 
 
 class Watch:
@@ -97,14 +97,14 @@ class Watch:
         return {rank for rank, seconds in silent.items() if seconds > self._settings.stall_seconds}
 
     def check(self, ranks: Mapping[int, Heard], started_at: float, handle: Handle) -> Stop | None:
-        """Return why the attempt must be ended, None while it need not. Stacks are asked for a little earlier."""
+        """Return why the attempt must be ended, else None. Stacks are requested a little earlier."""
         silent = self._silences(ranks)
         late = self._late(ranks, started_at)
         if late is not None:
             return late
         processes = handle.ranks()
         if any(rank in processes and not processes[rank].alive for rank in silent):
-            return None  # the supervisor ends such an attempt, and knows better why
+            return None  # the supervisor ends such an attempt and knows the reason better
         hanging = {rank for rank, seconds in silent.items() if seconds > self._settings.hang_seconds}
         if not hanging or self._only_waiting(hanging, silent, processes):
             self._asked_at = None
@@ -119,11 +119,11 @@ class Watch:
         return self._conclude(ranks, silent, processes)
 
     def _silences(self, ranks: Mapping[int, Heard]) -> dict[int, float]:
-        """Return for each rank at work the seconds since its newest event, as far as this worker was awake."""
+        """Return the seconds since the latest event of each active rank, counting only while this worker was awake."""
         moment = time.time()
         if moment - self._looked_at > GAP_SECONDS:
             self._awake_since = (
-                moment  # the machine slept, or somebody stopped this worker: the ranks may have slept too
+                moment  # the machine was suspended or this worker was stopped: the ranks may have been suspended too
             )
         self._looked_at = moment
         return {
@@ -140,7 +140,7 @@ class Watch:
         who = f"Rank {missing[0]}" if alone else f"None of the {self._expected} ranks"
         text = (
             f"{who} sent {'no' if alone else 'an'} event within {self._settings.start_seconds:g} seconds of its start "
-            f"(DDP_AUDIT_START_SECONDS); {len(missing)} of {self._expected} ranks never began."
+            f"(DDP_AUDIT_START_SECONDS); {len(missing)} of {self._expected} ranks never started."
         )
         failure = failure_document(
             rank=missing[0] if alone else None, phase="start", step=0 if alone else None, last_line=text
@@ -150,7 +150,7 @@ class Watch:
     def _only_waiting(
         self, hanging: set[int], silent: Mapping[int, float], processes: Mapping[int, RankProcess]
     ) -> bool:
-        """Whether the silent ranks wait in a collective for one that still works and says so."""
+        """Whether the silent ranks wait in a collective for a rank that still reports progress."""
         if not silent.keys() - hanging:
             return False
         crumbs = [read_crumb(self._paths.breadcrumb(rank)) for rank in hanging]
@@ -201,12 +201,12 @@ def _is_stopped(processes: Mapping[int, RankProcess], rank: int) -> bool:
 
 
 def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:
-    """Return what a person reads about a hang: the odd rank first, then every position."""
-    head = f"No rank is odd: {why}." if not odd else f"Rank {odd[0]} holds up the run: {why}."
-    also = f" The same holds for rank {', '.join(map(str, odd[1:]))}." if odd[1:] else ""
+    """Return the text about a hang: the blocking rank first, then every position."""
+    head = f"No single rank is the cause: {why}." if not odd else f"Rank {odd[0]} holds up the run: {why}."
+    also = f" The same applies to rank {', '.join(map(str, odd[1:]))}." if odd[1:] else ""
     where = "; ".join(position.text() for position in positions)
     return (
         f"{head}{also} A rank was silent for more than {limit:g} seconds (DDP_AUDIT_HANG_SECONDS). Positions: {where}. "
         "Unequal token counts are normal, unequal numbers of collectives are not. The stacks of the ranks that could "
-        "answer are kept beside their events."
+        "respond are stored next to their events."
     )

@@ -1,4 +1,4 @@
-"""Brings rank files into the database: events, metric points, rank and stage rows and the byte offset in one commit."""
+"""Stores rank files in the database: events, metric points, rank and stage rows and the byte offset in one commit."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,16 +15,16 @@ from worker.lines import Heard, Points
 from worker.tail import Cursor, Reading, Tails
 
 CHUNK_POINTS: Final = 512
-"""A series' newest chunk grows to this many points before the next one begins."""
+"""The newest chunk of a series grows to this many points before the next one is started."""
 
 
 class LeaseLost(RuntimeError):
-    """Another worker answers for the run by now; nothing was written."""
+    """Another worker owns the run now; nothing was written."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenChunk:
-    """Newest chunk of a series, still growing."""
+    """The newest chunk of a series, which is still growing."""
 
     first_event_id: int
     steps: list[float]
@@ -32,7 +32,7 @@ class OpenChunk:
 
 
 class Intake:
-    """Reads the files of one attempt. Every call of `pull` stores what has been written since."""
+    """Reads the files of one attempt. Every call of `pull` stores what was written since the last one."""
 
     def __init__(
         self, engine: Engine, *, run_id: int, worker_id: str, stage: str, attempt: int, paths: AttemptPaths
@@ -45,14 +45,14 @@ class Intake:
 
     @property
     def ranks(self) -> dict[int, Heard]:
-        """What each rank that has a file has told so far."""
+        """What each rank with a file has reported so far."""
         return {rank: cursor.heard for rank, cursor in sorted(self._tails.cursors.items())}
 
     def pull(self, *, final: bool = False) -> bool:
-        """Store a bounded amount of new lines and return whether there may be more.
+        """Store a limited amount of new lines and return whether there may be more.
 
-        With `final` (the attempt has ended) a torn tail is kept aside as malformed.
-        Raises LeaseLost, and sqlalchemy.exc.OperationalError when the database is locked or full; then nothing changed.
+        With `final` (the attempt has ended), an incomplete last line is stored as malformed.
+        Raises LeaseLost, and sqlalchemy.exc.OperationalError if the database is locked or full; then nothing changed.
         """
         readings = self._tails.read(final=final)
         if not readings:
@@ -85,7 +85,7 @@ class Intake:
         owner = select(Run.next_event_id, Run.worker_id).where(Run.id == self._run_id)
         found = session.exec(owner).one_or_none()
         if found is None or found[1] != self._worker_id:
-            raise LeaseLost(f"run {self._run_id} is no longer this worker's")
+            raise LeaseLost(f"run {self._run_id} is no longer owned by this worker")
         next_id = found[0]
         grown: dict[tuple[int, str], OpenChunk] = {}
         for reading in readings:
@@ -172,7 +172,7 @@ class Intake:
 
 
 def _extended(chunk: OpenChunk, points: Points) -> OpenChunk:
-    # A copy: the transaction may still fail, and the chunk in memory must be as the database has it.
+    # A copy: the transaction may still fail, and the chunk in memory must match the database.
     return replace(chunk, steps=chunk.steps + points.steps, values=chunk.values + points.values)
 
 
@@ -213,7 +213,7 @@ def _insert_many(session: Session, model: Any, columns: tuple[str, ...], rows: l
         return
     connection = session.connection()
     if connection.dialect.name == "sqlite":
-        # Straight to the driver: building a dictionary per row and compiling it costs more than the insert itself.
+        # Directly to the driver: building and compiling a dictionary per row costs more than the insert itself.
         names = ", ".join(f'"{column}"' for column in columns)
         marks = ", ".join("?" * len(columns))
         statement = f'INSERT INTO "{model.__tablename__}" ({names}) VALUES ({marks})'  # noqa: S608  # names of ours

@@ -1,4 +1,4 @@
-"""One run in this worker's care, from its claim or adoption to its final state: stages one after the other."""
+"""One run owned by this worker, from its claim or takeover to its final state, stage by stage."""
 
 import errno
 import time
@@ -20,7 +20,7 @@ from worker.plan import run_paths
 
 
 class Job:
-    """A run and, while one is under way, its current attempt."""
+    """A run and its current attempt, if there is one."""
 
     def __init__(self, office: Office, run: Run) -> None:
         self.office, self.run, self.run_id = office, run, int(run.id or 0)
@@ -31,18 +31,18 @@ class Job:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is to end, by whomever it was asked."""
+        """Whether the run has to end, whoever requested it."""
         return self.run.state == State.STOPPING
 
     def due(self) -> float | None:
-        """Return the unix time of something that must not be late, None when nothing is planned."""
+        """Return the unix time of the next time-critical action, None if there is none."""
         attempt = self.attempt
         return None if attempt is None or attempt.killer is None or attempt.ended is not None else attempt.killer.due()
 
     def tick(self) -> None:
-        """Do what can be done now; after an exception the next call goes on where this one failed.
+        """Do what can be done now; after an exception the next call continues where this one failed.
 
-        Raises LeaseLost when the run is another worker's by now, sqlalchemy.exc.OperationalError, OSError.
+        Raises LeaseLost if another worker owns the run now, sqlalchemy.exc.OperationalError, OSError.
         """
         if not self._stages:
             self._plan()
@@ -55,13 +55,13 @@ class Job:
             self._supervise(self.attempt)
 
     def stop(self, stop: Stop) -> None:
-        """End the run for a reason of the worker's own."""
+        """End the run for a reason found by the worker."""
         log.warning("stopping a run", action="run-stopping", run_id=self.run_id, reason=str(stop.reason))
         records.begin_stop(self.office.engine, self.run_id, self.office.me, stop)
         self.refresh()
 
     def stop_for_full_disk(self, error: OSError) -> bool:
-        """End the run if `error` says that the disk is full, and return whether it does."""
+        """End the run if `error` means that the disk is full, and return whether it does."""
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             return False
         text = f"The worker could not write the files of the run, because the disk is full: {error}."
@@ -70,7 +70,7 @@ class Job:
         return True
 
     def give_up(self, error: Exception) -> None:
-        """End a run that the worker cannot handle, so that it does not stay in a state that lies."""
+        """End a run that the worker cannot handle, so that it does not remain in a wrong state."""
         stage, number = "", records.NOT_STARTED
         if self.attempt is not None:
             self.attempt.destroy()
@@ -79,11 +79,11 @@ class Job:
         self._finish(judge(facts), facts, number)
 
     def refresh(self) -> None:
-        """Read the run's state anew."""
+        """Reload the run's state."""
         self.run = records.load_run(self.office.engine, self.run_id)
 
     def close(self) -> None:
-        """Let go of the run; what runs goes on."""
+        """Release the run; its processes continue."""
         if self.attempt is not None:
             self.attempt.close()
 
@@ -117,7 +117,7 @@ class Job:
         )
 
     def _next(self) -> None:
-        """Start what comes next, or go on with what an earlier worker started."""
+        """Start the next attempt, or continue with the one that an earlier worker started."""
         rows = records.attempts(self.office.engine, self.run_id)
         running = next((row for row in rows if row.state == "running"), None)
         succeeded = {row.stage for row in rows if row.state == "succeeded"}

@@ -1,4 +1,4 @@
-"""Kills on purpose: SIGKILL to all ranks at drawn moments of a stage's training, to be survived by its next attempt."""
+"""Planned kills: SIGKILL to all ranks at random times of a stage's training; the next attempt must continue it."""
 
 import json
 import random
@@ -16,21 +16,21 @@ from worker.executors.base import Handle
 from worker.facts import read_json, tail_of
 
 LATEST_SHARE: Final = 0.95
-"""Of the training: a kill drawn later would often come after the end and hit nobody."""
+"""Share of the training: a later kill would often come after the end and hit no rank."""
 HEAD_BYTES: Final = 65_536
-"""Of a rank file, where its start and first step are."""
+"""Bytes read at the beginning of a rank file, which contain its start and first step."""
 WAIT_FOR_CRUMBS_SECONDS: Final = 0.05
 
 
 def draw_moments(plan: KillPlan, duration: float) -> list[float]:
-    """Return `count` moments, uniform over the training phase of `duration` seconds, in order."""
-    draw = random.Random(f"kill moments {plan.seed}")  # a generator of its own: repeatable, not secret
+    """Return `count` times, uniform over the training phase of `duration` seconds, sorted."""
+    draw = random.Random(f"kill moments {plan.seed}")  # a separate generator: repeatable, not secret
     return sorted(draw.uniform(0.0, LATEST_SHARE * duration) for _ in range(plan.count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """When an attempt's training was: unix seconds, None where not every rank has come that far."""
+    """When an attempt trained, in unix seconds; None if not every rank has got that far."""
 
     started: float | None
     """Last rank's `start`."""
@@ -41,7 +41,7 @@ class Span:
 
 
 def span_of(paths: AttemptPaths, ranks: int) -> Span:
-    """Read the span from the beginnings and ends of the rank files."""
+    """Read the span from the first and last lines of the rank files."""
     found = [_rank_span(paths.events(rank)) for rank in range(ranks)]
 
     def all_of(index: int) -> list[float]:
@@ -80,14 +80,14 @@ def _event(line: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How long an undisturbed training took, in seconds."""
+    """How long an uninterrupted training took, in seconds."""
 
     setting_up: float
     """From the last rank's `start` to the first step."""
     working: float
     """From there to the first rank's `end`."""
     updates: float | None = None
-    """Updates in all; None when it reported no progress."""
+    """Total updates; None if it reported no progress."""
 
     @property
     def duration(self) -> float:
@@ -95,7 +95,7 @@ class Course:
         return self.setting_up + self.working
 
     def position(self, updates: float) -> float:
-        """Return where on the axis of the course that many updates are done."""
+        """Return the time on the course at which that many updates are done."""
         share = min(1.0, updates / self.updates) if self.updates else 0.0
         return self.setting_up + share * self.working
 
@@ -103,12 +103,12 @@ class Course:
 def course_of(run: RunPaths, stage: str, ranks: int) -> Course:
     """Return the course of a finished stage, from its newest attempt.
 
-    Where its events do not tell, the time of the whole attempt stands in. Raises FileNotFoundError if it never ended.
+    If its events do not show it, the duration of the whole attempt is used. Raises FileNotFoundError if it never ended.
     """
     attempts = sorted(run.stage(stage).glob("attempt_*"), key=lambda path: int(path.name.removeprefix("attempt_")))
     report = read_json(AttemptPaths(attempts[-1]).exit) if attempts else {}
     if not report:
-        raise FileNotFoundError(f"stage {stage} has not ended; its duration bounds the kills")
+        raise FileNotFoundError(f"stage {stage} has not ended; its duration limits the times of the kills")
     span = span_of(AttemptPaths(attempts[-1]), ranks)
     if span.started is None or span.ended is None:
         return Course(setting_up=0.0, working=float(report["finished_at"]) - float(report["started_at"]))
@@ -138,26 +138,26 @@ class Killer:
 
     @property
     def killed(self) -> bool:
-        """Whether this attempt was killed on purpose."""
+        """Whether this attempt was killed as planned."""
         return any(kill.attempt == self._attempt and kill.hit for kill in load_kills(self._path))
 
     @property
     def pending(self) -> bool:
-        """Whether a kill is still to be made in this attempt."""
+        """Whether a kill is still planned for this attempt."""
         kills = load_kills(self._path)
         return len(kills) < len(self._moments) and all(kill.attempt != self._attempt for kill in kills)
 
     def due(self) -> float | None:
-        """Return the unix time of this attempt's kill; None while that is not known yet or when there is none.
+        """Return the unix time of this attempt's kill; None if it is not known yet or none is planned.
 
-        The moments lie on the course of the undisturbed training. The first attempt follows it from its last `start`
-        on; a later one begins to work at its checkpoint, so its kill comes after the rest of the way to the moment.
+        The times refer to the course of the uninterrupted training. The first attempt follows it from its last `start`
+        on; a later one starts at its checkpoint, so its kill comes after the remaining time up to that point.
         """
         if not self.pending:
             return None
         if self._due is None:
             self._due = self._draw()
-        # Faster than the undisturbed one: better a little early than never.
+        # Faster than the uninterrupted one: better a little early than never.
         return time.time() if self._due is not None and self._progress() >= LATEST_SHARE else self._due
 
     def _draw(self) -> float | None:
@@ -170,7 +170,7 @@ class Killer:
         return span.training + max(0.0, moment - self._course.position(self._resumed_at()))
 
     def _resumed_at(self) -> float:
-        """Return how many updates the attempt began with."""
+        """Return the number of updates the attempt started with."""
         with self._paths.events(0).open("rb") as handle:
             events = (_event(line) for line in handle.read(HEAD_BYTES).splitlines())
             first = next((event for event in events if _is_training(event)), {})
@@ -181,7 +181,7 @@ class Killer:
         return float(progress["done"]) / float(progress["total"]) if progress else 0.0
 
     def tick(self, handle: Handle) -> bool:
-        """Kill if the moment has come, and return whether a rank was hit."""
+        """Kill if it is time, and return whether a rank was hit."""
         due = self.due()
         if due is None or time.time() < due:
             return False
@@ -192,7 +192,7 @@ class Killer:
         victims = [rank for rank, process in handle.ranks().items() if process.alive]
         kills = load_kills(self._path)
         kill = Kill(attempt=self._attempt, ranks=sorted(victims), at=time.time(), hit=False)
-        # Written before the deed: a worker that dies in between must not mistake the kill for a failure.
+        # Written before the kill: if the worker dies in between, its successor must not mistake the kill for a failure.
         save_kills(self._path, [*kills, kill])
         kill.at = time.time()
         kill.hit = handle.kill_ranks() > 0
@@ -210,7 +210,7 @@ class Killer:
         return found
 
     def confirm(self, signalled: Mapping[int, int | None]) -> None:
-        """Complete the entry of a kill whose maker did not live to do it; `signalled` maps rank to its signal."""
+        """Complete the entry of a kill whose worker died before it could; `signalled` maps rank to its signal."""
         kills = load_kills(self._path)
         for kill in kills:
             if kill.attempt == self._attempt and not kill.crumbs:

@@ -1,4 +1,4 @@
-"""Bytes of a rank's event file -> events, metric points, and what has to be kept aside; no database here."""
+"""Bytes of a rank's event file -> events, metric points, and malformed lines; no database here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ from trainer.contract.events import EVENT_FIELDS, NON_FINITE
 LARGEST_STEP: Final = 2**53
 LATEST: Final = 2.0**32
 KEPT_CHARACTERS: Final = 4096
-"""Of a line that is kept aside."""
+"""Maximum stored length of a malformed line."""
 NUMBERS: Final = frozenset({int, float})
 
 
 class Malformed(ValueError):
-    """The line is no event; the text says why."""
+    """The line is not an event; the text says why."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Heard:
-    """What a rank has told so far, as far as its row and its stage's row show it."""
+    """What a rank has reported so far, as shown in its row and its stage's row."""
 
     started: bool = False
     started_at: float | None = None
@@ -33,7 +33,7 @@ class Heard:
     step: int | None = None
     ended: bool = False
     newest: float = 0.0
-    """Unix seconds of the newest event."""
+    """Unix seconds of the latest event."""
     progress: tuple[float, float | None, str] | None = None
     """done, total, unit."""
 
@@ -50,7 +50,7 @@ class Points:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Whole lines of one file, read."""
+    """Parsed complete lines of one file."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
     """(type, line), in order."""
@@ -59,7 +59,7 @@ class Batch:
     """(byte offset, text, why)."""
 
     def read(self, data: bytes, offset: int, heard: Heard) -> None:
-        """Take in `data`, whole lines that begin at byte `offset` of the file, and bring `heard` up to date."""
+        """Parse `data`, complete lines starting at byte `offset` of the file, and update `heard`."""
         for line in data.split(b"\n"):
             if line.strip():
                 try:
@@ -69,7 +69,7 @@ class Batch:
             offset += len(line) + 1
 
     def set_aside(self, offset: int, line: bytes, why: str) -> None:
-        """Keep a line that is no event."""
+        """Record a line that is not an event."""
         self.malformed.append((offset, line[: KEPT_CHARACTERS * 4].decode(errors="replace")[:KEPT_CHARACTERS], why))
 
     def _event(self, line: bytes, heard: Heard) -> None:
@@ -116,7 +116,7 @@ def parse(line: bytes) -> dict[str, Any]:
     if type(record.get("seq")) is not int or type(record.get("t")) not in NUMBERS:
         raise Malformed("seq must be an integer and t a number")
     if not 0 <= record["t"] < LATEST:
-        raise Malformed(f"t is no time in unix seconds: {record['t']!r}")
+        raise Malformed(f"t is not a time in unix seconds: {record['t']!r}")
     return record
 
 
@@ -133,7 +133,7 @@ def _number(key: str, value: Any) -> float:
         return float(value)
     if isinstance(value, str) and value in NON_FINITE:
         return float(NON_FINITE[value])
-    raise Malformed(f"metric {key!r} is no number: {value!r}"[:200])
+    raise Malformed(f"metric {key!r} is not a number: {value!r}"[:200])
 
 
 def _text(name: str, value: Any) -> str:
@@ -182,4 +182,4 @@ TAKERS: Final[Mapping[str, Callable[[Heard, Mapping[str, Any]], None]]] = {
     "progress": _take_progress,
     "end": _take_end,
 }
-"""What of each type of event ends up in the rows of rank and stage."""
+"""How each event type updates the rows of rank and stage."""

@@ -1,4 +1,4 @@
-"""The worker: claims runs, carries them through, takes over what an earlier worker left, and says that it lives."""
+"""The worker: claims runs, processes them, takes over runs of an earlier worker, and writes heartbeats."""
 
 import os
 import select
@@ -32,11 +32,11 @@ IDLE_TURN_SECONDS: Final = 0.25
 HEARTBEAT_SECONDS: Final = 3.0
 SWEEP_SECONDS: Final = 1.0
 PATIENCE: Final = 5
-"""Failures of the worker itself in a row, after which a run is given up."""
+"""Number of consecutive failures of the worker itself after which a run is given up."""
 
 
 class Worker:
-    """One worker process's work. Not for use from two threads, except `stop`."""
+    """The worker of one process. Not thread-safe, except `stop`."""
 
     def __init__(self, settings: Settings, *, executor: Executor | None = None) -> None:
         self.settings = settings
@@ -62,19 +62,19 @@ class Worker:
         return self._me.id
 
     def run_forever(self) -> None:
-        """Work until `stop` is called or TERM or INT arrives; what runs then goes on and is taken over later."""
+        """Work until `stop` is called or SIGTERM or SIGINT arrives; active runs continue and are taken over later."""
         with _Signals(self.stop):
             self._work(lambda: False)
 
     def run_once(self) -> None:
-        """Work until the queue is empty and every run has ended, those an earlier worker left included."""
+        """Work until the queue is empty and every run has ended, including runs of an earlier worker."""
         with _Signals(self.stop):
             self._work(lambda: not (self._jobs or self._queue_is_filled() or recover.orphans(self._engine, self._me)))
 
     def run_single(self, run_id: int, on_turn: Callable[[], None] | None = None) -> None:
-        """Carry one run to its end, whatever waits before it; `on_turn` is called some ten times a second.
+        """Process one run to its end, even if others are ahead of it; `on_turn` is called about ten times a second.
 
-        Raises queue.UnknownRun. What an earlier worker left is taken over too, and let go of at the end.
+        Raises queue.UnknownRun. Runs of an earlier worker are taken over too, and released at the end.
         """
 
         def ended() -> bool:
@@ -85,7 +85,7 @@ class Worker:
         self._work(ended, only=run_id)
 
     def stop(self) -> None:
-        """Ask the worker to end soon; safe from a signal handler and from other threads."""
+        """Ask the worker to stop soon; safe in signal handlers and from other threads."""
         self._stopped.set()
         os.write(self._wake_writer, b"x")
 
@@ -107,11 +107,11 @@ class Worker:
         self._calmly(lambda: self._claim(only))
 
     def _calmly(self, step: Callable[[], Any]) -> Any:
-        """Do a step; a database that is locked or full for a while ends nothing."""
+        """Do one step; a temporarily locked or full database does not end anything."""
         try:
             return step()
         except OperationalError as error:
-            log.warning("the database did not answer", action="database-busy", error=str(error.orig))
+            log.warning("the database is unavailable", action="database-busy", error=str(error.orig))
             return None
 
     def _beat(self) -> None:
@@ -130,7 +130,7 @@ class Worker:
             claim.forget_old_workers(self._engine)
         self._beat_at = time.monotonic()
         for run_id in self._jobs.keys() - set(owned):
-            self._drop(run_id, "its lease went to another worker")
+            self._drop(run_id, "its lease was taken by another worker")
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < SWEEP_SECONDS:
@@ -170,7 +170,7 @@ class Worker:
         except (LeaseLost, UnknownRun) as error:
             self._drop(job.run_id, str(error))
         except OperationalError as error:
-            log.warning("the database did not answer", action="database-busy", error=str(error.orig))
+            log.warning("the database is unavailable", action="database-busy", error=str(error.orig))
         except Exception as error:
             self._calmly(partial(self._failed, job, error))
         if job.done:
@@ -180,7 +180,7 @@ class Worker:
         if isinstance(error, OSError) and not job.stopping and job.stop_for_full_disk(error):
             return
         count = self._failures[job.run_id] = self._failures.get(job.run_id, 0) + 1
-        log.exception("a turn of a run failed", action="job-error", run_id=job.run_id, count=count)
+        log.exception("processing a run failed", action="job-error", run_id=job.run_id, count=count)
         if count >= PATIENCE:
             job.give_up(error)
 
@@ -188,7 +188,7 @@ class Worker:
         self._jobs.pop(run_id).close()
         self._failures.pop(run_id, None)
         if why is not None:
-            log.warning("let go of a run", action="run-dropped", run_id=run_id, why=why)
+            log.warning("released a run", action="run-dropped", run_id=run_id, why=why)
 
     def _queue_is_filled(self) -> bool:
         return claim.anything_queued(self._engine)
@@ -207,17 +207,17 @@ class Worker:
 
     def _let_go(self) -> None:
         for run_id in list(self._jobs):
-            self._drop(run_id, "the worker ends; the run goes on")
+            self._drop(run_id, "the worker stops; the run continues")
         self._office.executor.close()
         self._calmly(lambda: claim.sign_off(self._engine, self._me))
         self._engine.dispose()
         os.close(self._wake_reader)
         os.close(self._wake_writer)
-        log.info("worker ended", action="worker-ended", worker=self._me.id)
+        log.info("worker stopped", action="worker-ended", worker=self._me.id)
 
 
 class _Signals:
-    """TERM and INT ask for a graceful end; the second one finds the default back and ends at once."""
+    """SIGTERM and SIGINT ask for a graceful stop; a second one ends the process at once."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop

@@ -1,4 +1,4 @@
-"""Facts about an ended attempt -> state, reason, failure and what a person reads: a pure table, used in one place."""
+"""Facts about an ended attempt -> state, reason, failure and diagnosis: a pure table, used in one place."""
 
 import re
 import signal
@@ -16,12 +16,12 @@ from worker.facts import Facts, RankEnd
 OUT_OF_MEMORY: Final = re.compile(r"OutOfMemoryError|out of memory|can't allocate memory|^MemoryError")
 NO_SPACE: Final = re.compile(r"No space left on device|\[Errno 28\]|database or disk is full")
 BY_ERROR: Final = {name: Reason(word) for name, word in COMMON.items()}
-"""Exceptions of every kind that say more than that a rank exited; a kind's own are among the facts."""
+"""Exceptions that give a more specific reason than `rank_exit`; a kind's own are part of the facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run becomes."""
+    """The outcome of a run."""
 
     state: State
     reason: Reason
@@ -30,13 +30,13 @@ class Outcome:
 
 
 def stage_ended_well(facts: Facts) -> bool:
-    """Whether every rank of the attempt did its work to the end and left with 0."""
+    """Whether every rank of the attempt finished its work and exited with 0."""
     complete = len(facts.ranks) == facts.expected and all(ended_well(rank) for rank in facts.ranks)
     return complete and facts.fate is Fate.REPORTED and facts.launch_error is None
 
 
 def judge(facts: Facts) -> Outcome:
-    """Return what a run whose attempt did not end well, or was stopped, becomes. A requested cancel wins over all."""
+    """Return the outcome of a run whose attempt failed or was stopped. A requested cancel takes precedence."""
     if facts.cancelled:
         return Outcome(
             state=State.CANCELLED,
@@ -54,7 +54,7 @@ def judge(facts: Facts) -> Outcome:
 
 
 def invalid_result(facts: Facts, problem: str) -> Outcome:
-    """Return what a run becomes whose stages ended well but whose result cannot be used."""
+    """Return the outcome of a run whose stages succeeded but whose result is invalid."""
     return _failed(Reason.INVALID_RESULT, None, facts, diagnosis.invalid_result(problem))
 
 
@@ -97,7 +97,7 @@ def _ended_by_itself(facts: Facts) -> Outcome:
 
 
 def reason_of(culprit: RankEnd, facts: Facts) -> Reason:
-    """Return the reason a rank's end gives. A bare SIGKILL is no evidence of a lack of memory, a kernel's record is."""
+    """Return the reason for a rank's end. A bare SIGKILL is not evidence of lack of memory; a kernel record is."""
     if culprit.finished:
         return Reason.RANK_EXIT
     said = facts.reasons.get(culprit.error) or BY_ERROR.get(culprit.error)
@@ -137,6 +137,6 @@ def _where(rank: int | None, facts: Facts) -> dict[str, Any]:
 
 
 def failure_document(**known: Any) -> dict[str, Any]:
-    """Return a run's `failure` with every key; what is not `known` is null."""
+    """Return a run's `failure` with every key; keys that are not `known` are null."""
     keys = ("rank", "node", "phase", "step", "exit_code", "signal", "last_line", "checkpoint")
     return {key: known.get(key) for key in keys}

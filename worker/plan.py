@@ -1,4 +1,4 @@
-"""What will be started for one attempt of one stage: argv, environment, folder. Pure, and printable as a command."""
+"""What is started for one attempt of one stage: argv, environment, folder. Pure, and printable as a command."""
 
 import json
 import shlex
@@ -27,21 +27,21 @@ class AttemptPlan:
     imports: str
     """nothing, torch or compiler; see `StagePlan`."""
     command: tuple[str, ...]
-    """Arguments of a Python interpreter that has this product; which one is the executor's affair."""
+    """Arguments for a Python interpreter with this product; the executor chooses the interpreter."""
     environment: Mapping[str, str]
-    """What is set beyond the environment of whoever starts it."""
+    """Variables set in addition to the environment of the starting process."""
     cwd: Path
     paths: AttemptPaths
     marker: str
-    """What every process of the attempt carries in its environment, and what the ranks' meeting is named after."""
+    """The value of the marker in the environment of every process of the attempt; also used as rendezvous id."""
     grace_seconds: float
-    """Between TERM and KILL."""
+    """Seconds between SIGTERM and SIGKILL."""
     nodes: int = 1
     launch: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked of the executor, as the run's `launch` has it."""
+    """Options for the executor, from the run's `launch`."""
 
     def shell(self) -> str:
-        """Return the plan as a command line for a shell."""
+        """Return the plan as a shell command."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} python {shlex.join(self.command)}"
 
@@ -52,7 +52,7 @@ def run_paths(settings: Settings, run_id: int) -> RunPaths:
 
 
 def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, database_id: str) -> AttemptPlan:
-    """Return the plan of one attempt. Raises ValueError for a stage name that is no plain word."""
+    """Return the plan of one attempt. Raises ValueError for a stage name that is not a plain word."""
     run_id = int(run.id or 0)
     paths = run_paths(settings, run_id)
     marker = marker_of(database_id, run_id, stage.name, attempt)
@@ -91,7 +91,7 @@ def _command(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: i
 def _environment(run: Run, marker: str) -> dict[str, str]:
     environment = {
         MARKER: marker,
-        # The run's folder is the working folder; nothing in it may pass for a module.
+        # The run's folder is the working directory; nothing in it may be imported as a module.
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",  # logs are read as such, whatever the worker's own streams can hold
@@ -100,5 +100,5 @@ def _environment(run: Run, marker: str) -> dict[str, str]:
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
     if run.device == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""  # a run on the CPU must not take memory of a GPU it does not hold
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a CPU run must not use memory of a GPU that is not assigned to it
     return environment

@@ -1,4 +1,4 @@
-"""What the worker writes about its runs beyond events: stages, attempts, ranks, moves; each write checks the lease."""
+"""Database writes of the worker besides events: stages, attempts, ranks, state changes; each checks the lease."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,15 +23,15 @@ from worker.intake import LeaseLost
 from worker.outcome import Outcome
 
 NOT_STARTED: Final = 0
-"""Attempt number of a stage that is only planned."""
+"""Attempt number of a planned stage."""
 Place = tuple[str, int]
 """Stage and attempt."""
 REST: Final = {State.CANCELLED: "cancelled"}
-"""What becomes of stages that never started; skipped unless named here."""
+"""Final states of stages that never started; skipped unless listed here."""
 
 
 def database_id(engine: Engine) -> str:
-    """Return the random identity of this database, giving it one on first use."""
+    """Return the random identity of this database, created on first use."""
     from uuid import uuid4
 
     with write_session(engine) as session:
@@ -43,7 +43,7 @@ def database_id(engine: Engine) -> str:
 
 
 def load_run(engine: Engine, run_id: int) -> Run:
-    """Return a copy of the run as it is now. Raises queue.UnknownRun."""
+    """Return a copy of the current run. Raises queue.UnknownRun."""
     with read_session(engine) as session:
         run = queue.require_run(session, run_id)
         session.expunge(run)
@@ -51,7 +51,7 @@ def load_run(engine: Engine, run_id: int) -> Run:
 
 
 def states(engine: Engine, run_ids: Iterable[int]) -> dict[int, Run]:
-    """Return the runs asked for, as they are now."""
+    """Return copies of the given runs in their current state."""
     with read_session(engine) as session:
         runs = session.exec(select(Run).where(col(Run.id).in_(list(run_ids)))).all()
         session.expunge_all()
@@ -68,10 +68,10 @@ def attempts(engine: Engine, run_id: int) -> list[StageAttempt]:
 
 
 def owned(session: Session, run_id: int, me: Me) -> Run:
-    """Return the run for writing. Raises LeaseLost when another worker answers for it by now."""
+    """Return the run for writing. Raises LeaseLost if another worker owns it now."""
     run = queue.require_run(session, run_id)
     if run.worker_id != me.id:
-        raise LeaseLost(f"run {run_id} is no longer this worker's")
+        raise LeaseLost(f"run {run_id} is no longer owned by this worker")
     return run
 
 
@@ -88,7 +88,7 @@ def make_run_folder(engine: Engine, run_id: int, me: Me, folder: Path) -> None:
 
 
 def plan_stages(engine: Engine, run_id: int, me: Me, stages: Sequence[StagePlan]) -> None:
-    """Record the stages that are to come."""
+    """Record the planned stages."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         known = set(session.exec(select(StageAttempt.stage).where(StageAttempt.run_id == run_id)))
@@ -100,7 +100,7 @@ def plan_stages(engine: Engine, run_id: int, me: Me, stages: Sequence[StagePlan]
 
 
 def begin_attempt(engine: Engine, run_id: int, me: Me, stage: StagePlan, *, position: int, attempt: int) -> None:
-    """Record that an attempt is about to start; called before anything of it runs, and harmless when repeated."""
+    """Record that an attempt is about to start; called before any of its processes runs, and idempotent."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         key = (run_id, stage.name, attempt)
@@ -122,14 +122,14 @@ def _remove_plan(session: Session, run_id: int, stage: str) -> None:
 
 
 def note_reference(engine: Engine, run_id: int, me: Me, place: Place, reference: Reference) -> None:
-    """Record how the executor finds an attempt again."""
+    """Record the executor's reference to an attempt."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         _update_attempt(session, run_id, *place, reference=dict(reference))
 
 
 def note_waiting(engine: Engine, run_id: int, me: Me, place: Place, why: str) -> None:  # noqa: ARG001  # as the others
-    """Show why a run that was taken from the queue does not run yet; empty when it does."""
+    """Show why a claimed run does not run yet; empty if it does."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         session.execute(update(Run).where(col(Run.id) == run_id).values(waiting_for=why))
@@ -158,21 +158,21 @@ def _update_attempt(session: Session, run_id: int, stage: str, attempt: int, **v
 
 
 def close_attempt(engine: Engine, run_id: int, me: Me, *, attempt: int, facts: Facts, state: str) -> None:
-    """Record the end of an attempt after which the run goes on."""
+    """Record the end of an attempt after which the run continues."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         end_attempt(session, run_id, attempt, facts, state)
 
 
 def mark_running(engine: Engine, run_id: int, me: Me) -> None:
-    """Move a starting run to running; one that is stopping by now stays so."""
+    """Move a starting run to running, unless it is already stopping."""
     with write_session(engine) as session:
         if owned(session, run_id, me).state == State.STARTING:
             queue.move(session, run_id, State.STARTING, State.RUNNING, actor=me.id)
 
 
 def flag_stalled(engine: Engine, run_id: int, me: Me, place: Place, flags: Mapping[int, bool]) -> None:
-    """Flag ranks that have gone silent, and take the flag from those that speak again."""
+    """Flag ranks that have become silent, and unflag those that report again."""
     with write_session(engine) as session:
         owned(session, run_id, me)
         for rank, stalled in flags.items():
@@ -189,7 +189,7 @@ def flag_stalled(engine: Engine, run_id: int, me: Me, place: Place, flags: Mappi
 
 
 def begin_stop(engine: Engine, run_id: int, me: Me, stop: Stop) -> None:
-    """Move a run to stopping for the worker's own reason; one that is stopping already keeps its reason."""
+    """Move a run to stopping for a reason found by the worker; a run that is already stopping keeps its reason."""
     with write_session(engine) as session:
         state = State(owned(session, run_id, me).state)
         if state in {State.STARTING, State.RUNNING}:
@@ -207,15 +207,15 @@ def begin_stop(engine: Engine, run_id: int, me: Me, stop: Stop) -> None:
 
 
 class CancelCameFirst(Exception):
-    """A cancel was asked for in the meantime; the outcome has to be judged again."""
+    """A cancel was requested in the meantime; the outcome has to be decided again."""
 
 
 def finish(
     engine: Engine, run_id: int, me: Me, outcome: Outcome, facts: Facts, *, attempt: int, result: Result | None = None
 ) -> None:
-    """Write the final state with everything that belongs to it, in one transaction; of a `result`, verdict and checks.
+    """Write the final state and everything that belongs to it in one transaction; from a `result`, verdict and checks.
 
-    Raises CancelCameFirst when the run was asked to stop after `outcome` was judged.
+    Raises CancelCameFirst if a stop was requested after `outcome` was decided.
     """
     with write_session(engine) as session:
         run = owned(session, run_id, me)
@@ -241,20 +241,20 @@ def finish(
             diagnosis=outcome.diagnosis,
             verdict=None if result is None else str(result.verdict),
         )
-        if result is not None:  # a trend over many runs need not open their files
+        if result is not None:  # a trend over many runs does not have to open their files
             record_checks(session, run_id, result.kind, result.checks)
 
 
 def _attempt_state(outcome: Outcome) -> str:
     if outcome.reason == "invalid_result":
-        return "succeeded"  # the stage did its part; what it left is not a result
+        return "succeeded"  # the stage succeeded, but its output is not a valid result
     return {State.SUCCEEDED: "succeeded", State.CANCELLED: "cancelled"}.get(outcome.state, "failed")
 
 
 def _settle_stages(session: Session, run_id: int, outcome: Outcome) -> None:
     of_run = update(StageAttempt).where(col(StageAttempt.run_id) == run_id)
     session.execute(of_run.where(col(StageAttempt.state) == "queued").values(state=REST.get(outcome.state, "skipped")))
-    # Only an attempt that the worker itself could not handle is still open here.
+    # Only an attempt that the worker could not handle is still open here.
     session.execute(
         of_run.where(col(StageAttempt.state) == "running").values(state=_attempt_state(outcome), finished_at=now())
     )

@@ -1,4 +1,4 @@
-"""Runs whose worker is gone: found by lease, heartbeat and process, and taken over by a guarded update."""
+"""Finds runs whose worker is gone, by lease, heartbeat and process, and takes them over with a guarded update."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,14 +18,14 @@ from worker.log import log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A run nobody answers for."""
+    """A run without a live worker."""
 
     run_id: int
     worker_id: str | None
 
 
 def orphans(engine: Engine, me: Me) -> list[Orphan]:
-    """Return the active runs whose worker is certainly gone, or has let its lease and its heartbeat expire."""
+    """Return the active runs whose worker is certainly gone, or whose lease and heartbeat have expired."""
     with read_session(engine) as session:
         active = session.exec(select(Run).where(col(Run.state).in_(ACTIVE), col(Run.worker_id) != me.id)).all()
         nobodys = session.exec(select(Run).where(col(Run.state).in_(ACTIVE), col(Run.worker_id).is_(None))).all()
@@ -54,7 +54,7 @@ def _process_is_gone(row: WorkerRow) -> bool:
 
 
 def adopt(engine: Engine, me: Me, orphan: Orphan) -> bool:
-    """Take a run over and return whether it was still there to be taken; of several workers one succeeds."""
+    """Take over a run and return whether that succeeded; of several workers exactly one does."""
     before = col(Run.worker_id).is_(None) if orphan.worker_id is None else col(Run.worker_id) == orphan.worker_id
     with write_session(engine) as session:
         taken = session.execute(

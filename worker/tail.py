@@ -1,4 +1,4 @@
-"""Reads the files of an attempt's ranks by byte offset, whole lines only, a bounded amount at a time."""
+"""Reads the files of an attempt's ranks by byte offset, complete lines only, a limited amount at a time."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,9 @@ from worker.lines import Batch, Heard
 
 RANK_FILE: Final = re.compile(r"^rank(\d{1,6})\.jsonl$")
 READ_BYTES: Final = 1 << 20
-"""Of one file in one transaction; a line longer than this is no event."""
+"""Bytes of one file per transaction; a longer line is not an event."""
 PULL_BYTES: Final = 4 << 20
-"""Of all files in one transaction, about."""
+"""Approximate bytes of all files per transaction."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,15 +25,15 @@ class Cursor:
     events: int = 0
     malformed: int = 0
     stored: bool = False
-    """Whether the rank has its row."""
+    """Whether the rank has a row."""
     skipping: bool = False
-    """Inside a line that is too long; the rest of it is passed over."""
+    """Inside a line that is too long; the rest of it is skipped."""
     heard: Heard = field(default_factory=Heard)
 
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What was read from one file and waits to be stored."""
+    """Data read from one file that is not stored yet."""
 
     cursor: Cursor
     after: Cursor
@@ -41,14 +41,14 @@ class Reading:
 
 
 class Tails:
-    """The files of one attempt and how far each has been read."""
+    """The files of one attempt, and the read position of each."""
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
         self.cursors: dict[int, Cursor] = {}
 
     def find(self) -> None:
-        """Notice files that have appeared."""
+        """Detect new files."""
         if not self._paths.root.is_dir():
             return
         for path in self._paths.root.iterdir():
@@ -58,11 +58,11 @@ class Tails:
                 self.cursors[rank] = Cursor(rank=rank, path=path)
 
     def read(self, *, final: bool) -> list[Reading]:
-        """Return what was written since the last `accept`; with `final`, a torn tail too, as a malformed line."""
+        """Return what was written since the last `accept`; with `final`, also an incomplete last line, as malformed."""
         self.find()
         readings: list[Reading] = []
         total = 0
-        # Whoever was read least comes first, so that one rank's flood does not keep the others waiting.
+        # The least-read rank comes first, so that one rank with much output does not delay the others.
         for cursor in sorted(self.cursors.values(), key=lambda cursor: cursor.offset):
             reading = self._read_one(cursor, final=final)
             if reading is not None:
@@ -87,7 +87,7 @@ class Tails:
         if whole:
             self._take_lines(data[:whole], after, batch)
         elif len(data) == READ_BYTES or final:
-            why = "torn tail: the attempt ended in the middle of this line"
+            why = "incomplete last line: the attempt ended in the middle of it"
             if len(data) == READ_BYTES:
                 why = f"line longer than {READ_BYTES} bytes"
             if not cursor.skipping:
@@ -109,6 +109,6 @@ class Tails:
         after.offset += len(data)
 
     def accept(self, readings: list[Reading]) -> None:
-        """Move on past what was stored."""
+        """Advance past the stored data."""
         for reading in readings:
             self.cursors[reading.cursor.rank] = reading.after

@@ -1,4 +1,4 @@
-"""What ranks use of their machine over time: as their executor sees it, a few hundred samples each however long."""
+"""Resource usage of ranks over time, reported by the executor; a few hundred samples each, whatever the duration."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from worker.lines import Heard
 from worker.log import log
 
 SAMPLE_SECONDS: Final = 2.0
-"""Between two looks at first; doubled whenever the samples of an attempt are thinned out."""
+"""Initial sampling interval; doubled whenever the samples of an attempt are thinned out."""
 MOST_MOMENTS: Final = 360
-"""Of one attempt; a day then ends at one look in about four minutes."""
+"""Maximum samples per attempt; after a day the interval is about four minutes."""
 
 
 class UsageLog:
@@ -31,9 +31,9 @@ class UsageLog:
         self._count: int | None = None
 
     def tick(self, ranks: Mapping[int, Heard], look: Callable[[Mapping[int, str]], Mapping[int, RankUse]]) -> None:
-        """Sample every rank at work if it is time; a database that is busy costs this sample and nothing else.
+        """Sample every active rank if it is time; if the database is busy, only this sample is lost.
 
-        `look` returns what ranks use, given the device of each; see `Handle.usage`.
+        `look` returns the usage of ranks, given the device of each; see `Handle.usage`.
         """
         if time.monotonic() < self._due:
             return
@@ -65,7 +65,7 @@ class UsageLog:
         with write_session(self._engine) as session:
             owner = session.exec(select(Run.worker_id).where(Run.id == self._run_id)).one_or_none()
             if owner != self._worker_id:
-                return  # the reading of events finds that out and lets go of the run
+                return  # reading events detects that and releases the run
             session.execute(insert(RankUsage), [row.model_dump() for row in rows])
             if self._count is None:
                 self._count = len(self._moments(session)) - 1
@@ -78,7 +78,7 @@ class UsageLog:
         return list(session.exec(moments))
 
     def _thin(self, session: Session) -> None:
-        """Drop every second moment; what stays tells the work between as before, and the memory of its own moment."""
+        """Drop every second sample; the rest still gives the work in between, and the memory at its own time."""
         moments = self._moments(session)
         dropped = moments[1::2]
         session.execute(delete(RankUsage).where(*self._place(), col(RankUsage.at).in_(dropped)))

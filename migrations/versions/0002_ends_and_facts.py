@@ -1,4 +1,4 @@
-"""notices of ended runs, judged checks, bytes on disk."""
+"""webhook messages for ended runs, checks of results, bytes on disk."""
 
 import sqlalchemy as sa
 from alembic import op

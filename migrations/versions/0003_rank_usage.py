@@ -1,4 +1,4 @@
-"""what ranks used of their machine, runs by their end, the audit log by run."""
+"""resource usage of ranks, index of runs by end, index of the audit log by run."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""how long each run took, runs by that, pinned runs first."""
+"""duration of each run, with index; index for pinned runs first."""
 
 from datetime import datetime
 
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Give every run that has both times the difference; in Python, which subtracts to the microsecond anywhere."""
+    """Set the duration of every run with both times; in Python, which is exact to the microsecond everywhere."""
     run = sa.table(
         "run",
         sa.column("id", sa.Integer()),

@@ -1,4 +1,4 @@
-"""how the number of each kept check is held against its limit."""
+"""how the number of each stored check is compared with its limit."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,6 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # The defaults are for rows that are there: nothing says how their checks were meant, so they are read as before.
+    # The defaults are for existing rows: they do not say how to read their checks, so they are read as before.
     op.add_column("run_check", sa.Column("relation", sa.String(), nullable=False, server_default="at_most"))
     op.add_column("run_check", sa.Column("strict", sa.Boolean(), nullable=False, server_default=sa.false()))

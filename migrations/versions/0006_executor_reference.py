@@ -1,4 +1,4 @@
-"""how an executor finds an attempt again, as it says itself, instead of the pid of a supervisor."""
+"""the executor's own reference to an attempt, instead of the pid of a supervisor."""
 
 import json
 
@@ -19,7 +19,7 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Write pid, start time and boot of every supervisor as the local executor writes them."""
+    """Write pid, start time and boot of every supervisor in the format of the local executor."""
     found = connection.execute(
         sa.text("SELECT run_id, stage, attempt, shim_pid, shim_start, boot_id FROM stage_attempt WHERE shim_pid > 0")
     ).all()

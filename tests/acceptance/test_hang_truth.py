@@ -60,7 +60,7 @@ def test_skipping_rank_that_leaves_is_named(lab: Lab, queued: dict[str, int]) ->
     assert run.state == "failed"
     assert run.failure is not None
     assert run.failure["rank"] == 1
-    assert "collectives where others entered" in run.diagnosis
+    assert "collectives, while others entered" in run.diagnosis
     assert not lab.processes(queued["gloo"])
 
 
@@ -83,7 +83,7 @@ def test_stopped_rank_is_flagged_and_named(lab: Lab, victim: int) -> None:
     failure = hung(lab, run_id)
     assert failure["rank"] == victim
     assert f"Rank {victim} holds up the run: it is stopped" in lab.run(run_id).diagnosis
-    assert "no stack (it cannot answer)" in lab.run(run_id).diagnosis
+    assert "no stack (it cannot respond)" in lab.run(run_id).diagnosis
 
 
 def test_rank_that_never_begins_is_named(lab: Lab) -> None:

@@ -219,7 +219,7 @@ def test_term_from_outside_is_preemption(lab: Lab, target: str) -> None:
     os.kill(lab.shim(run_id) if target == "shim" else row.pid, signal.SIGTERM)
     failure = failed(lab, run_id, "preempted")
     assert failure["checkpoint"].startswith("stage-1/checkpoints/step-")
-    assert "retry that resumes" in lab.run(run_id).diagnosis
+    assert "retry with resume" in lab.run(run_id).diagnosis
 
 
 def test_failed_audit_is_a_succeeded_run(lab: Lab) -> None:

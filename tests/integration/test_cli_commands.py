@@ -43,7 +43,7 @@ def ended(data_dir: Path, engine: Engine) -> dict[str, int]:
     write_log(settings, passed, "distributed", 1, "\x1b[31mone\n", stream="stderr")
     failed = add_run(engine, "succeeded", verdict="fail", reason="completed", params={"seed": 48})
     save_result(settings, failed, make_result(error=0.5, panels=every_panel()))
-    crashed = add_run(engine, "failed", reason="rank_exit", diagnosis="rank 1 left with code 3")
+    crashed = add_run(engine, "failed", reason="rank_exit", diagnosis="rank 1 exited with code 3")
     return {"passed": passed, "failed": failed, "crashed": crashed}
 
 
@@ -230,7 +230,7 @@ def test_damaged_checkpoint_is_found(data_dir: Path, ended: dict[str, int]) -> N
     (step / "model.pt").write_bytes(b"half")
     done = call("check-checkpoints", str(ended["crashed"]), "--json", data_dir=data_dir)
     assert done.returncode == 1
-    assert "never finished" in done.document["items"][0]["problem"]
+    assert "did not finish" in done.document["items"][0]["problem"]
 
 
 def test_acquire_of_a_kind_says_nothing_to_get(data_dir: Path) -> None:

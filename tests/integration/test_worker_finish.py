@@ -73,7 +73,7 @@ def test_checks_come_with_the_end(engine: Engine, settings: Settings) -> None:
 
 def test_run_without_result_keeps_none(engine: Engine) -> None:
     run_id = running(engine)
-    failed = Outcome(state=State.FAILED, reason=Reason.RANK_EXIT, failure=None, diagnosis="rank 1 left with 3")
+    failed = Outcome(state=State.FAILED, reason=Reason.RANK_EXIT, failure=None, diagnosis="rank 1 exited with code 3")
     records.finish(engine, run_id, ME, failed, Facts(stage="train"), attempt=records.NOT_STARTED)
     assert state_of(engine, run_id) == ("failed", None)
     assert stored(engine, RunCheck, run_id) == stored(engine, RunFacts, run_id) == []

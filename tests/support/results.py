@@ -74,7 +74,7 @@ def every_panel() -> list[Panel]:
             log_x=True,
             x_label="absolute error",
             groups=[
-                HistogramGroup(name="right rule", counts=[900, 0, 10, 400, 3000, 278000, 300, 0, 0, 0, 0, 0, 0]),
+                HistogramGroup(name="correct rule", counts=[900, 0, 10, 400, 3000, 278000, 300, 0, 0, 0, 0, 0, 0]),
                 HistogramGroup(name="negative control", counts=[0, 0, 0, 0, 0, 20, 300, 9000, 270000, 3000, 30, 0, 0]),
             ],
         ),

@@ -1,7 +1,7 @@
-"""What an executor is to the rest of the worker: a plan goes in, a handle comes out; where it runs is its own affair.
+"""Interface of executors: they take a plan and return a handle; where an attempt runs is up to the executor.
 
-The worker's loop is one thread, so nothing here may block for long: a handle answers with what it knows now, and an
-executor that has to ask elsewhere does so beside the loop.
+The worker's loop is a single thread, so nothing here may block for long: a handle returns the last known state, and an
+executor that has to query elsewhere does so in the background.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,60 +13,60 @@ from trainer.contract.placement import Offer
 from worker.plan import AttemptPlan
 
 Reference = Mapping[str, Any]
-"""How an executor finds an attempt again: JSON that the worker keeps with the attempt and never looks into."""
+"""How an executor finds an attempt again: JSON that the worker stores with the attempt and never interprets."""
 
 
 class Phase(StrEnum):
-    """Where an attempt is, as its executor sees it."""
+    """State of an attempt according to its executor."""
 
     LOOKING = "looking"
-    """Not known yet; asked again."""
+    """Not known yet; ask again."""
     ABSENT = "absent"
-    """Nothing of it was ever started."""
+    """It was never started."""
     WAITING = "waiting"
-    """Accepted, and waiting for its turn."""
+    """Accepted and waiting."""
     RUNNING = "running"
     UNREACHABLE = "unreachable"
-    """It may run or not; nobody answers at the moment."""
+    """It may or may not be running; there is no response at the moment."""
     ENDED = "ended"
-    """Nothing of it runs any more."""
+    """None of its processes runs any more."""
 
 
 class Fate(StrEnum):
-    """How much is known about an end."""
+    """What is known about the end of an attempt."""
 
     REPORTED = "reported"
-    """exit.json says how every rank ended."""
+    """exit.json records how every rank ended."""
     LOST = "lost"
     """Its supervisor is gone and left no exit.json."""
     REBOOTED = "rebooted"
-    """The machine was started anew in between."""
+    """The machine was restarted in between."""
     GONE = "gone"
-    """The folder of the run was removed under it, so there was nowhere to report to."""
+    """The folder of the run was removed while it was active, so it could not report."""
     NO_SPACE = "no_space"
     """exit.json could not be written."""
     NOT_STARTED = "not_started"
-    """It was accepted and could not be started after all; `Status.why` says why."""
+    """It was accepted but could not be started; `Status.why` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What an executor knows about an attempt at this moment."""
+    """What an executor currently knows about an attempt."""
 
     phase: Phase
     why: str = ""
-    """Why it waits, or could not be started, in words for a person."""
+    """Why it waits, or could not be started, as a text for users."""
     since: float | None = None
-    """Unix seconds since when it runs; None: since it was started."""
+    """Unix seconds at which it started to run; None: when it was started."""
     fate: Fate = Fate.REPORTED
     """Meaningful once it has ended."""
     processes_ended: int = 0
-    """Processes that had to be ended by force, beyond those that exit.json counts."""
+    """Processes that had to be killed, in addition to those counted in exit.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcess:
-    """The process of one rank, as far as it is known from where it runs."""
+    """The process of one rank, as far as it is known."""
 
     alive: bool
     stopped: bool = False
@@ -75,7 +75,7 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankUse:
-    """What one rank has used of its machine."""
+    """Resource usage of one rank."""
 
     cpu_seconds: float
     rss_bytes: int
@@ -84,74 +84,74 @@ class RankUse:
 
 
 class Handle(Protocol):
-    """One attempt that was started, by this worker or an earlier one."""
+    """One attempt that was started by this worker or an earlier one."""
 
     def status(self) -> Status:
-        """Return what is known now. After ENDED and ABSENT the answer does not change."""
+        """Return the current status. After ENDED and ABSENT it does not change."""
 
     def reference(self) -> Reference | None:
-        """Return how the attempt is found again, None while that is not known."""
+        """Return the reference for finding the attempt again, None while it is unknown."""
 
     def descriptor(self) -> int | None:
-        """Return what becomes readable when the status has probably changed, None where there is no such thing."""
+        """Return a file descriptor that becomes readable when the status may have changed, None if there is none."""
 
     def ranks(self) -> Mapping[int, RankProcess]:
-        """Return the processes of the ranks that are known; a rank nobody can see is not in it."""
+        """Return the processes of the known ranks; ranks that are not visible are left out."""
 
     def usage(self, devices: Mapping[int, str]) -> Mapping[int, RankUse]:
-        """Return what the living ranks use; `devices` maps rank to device, as the rank itself calls it."""
+        """Return the resource usage of the live ranks; `devices` maps rank to device, as reported by the rank."""
 
     def ask_for_stacks(self) -> None:
-        """Ask every rank that can answer to write its stacks into its file; returns at once."""
+        """Ask every rank that can respond to write its stacks to its file; returns immediately."""
 
     def take_stacks(self, ranks: Collection[int]) -> None:
-        """Write the stacks of ranks that did not answer, by whatever means there are; blocks for a few seconds."""
+        """Write the stacks of ranks that did not respond, by any available means; blocks for a few seconds."""
 
     def stop(self) -> None:
-        """Ask for the end of everything within the plan's grace; asking again changes nothing."""
+        """Request the end of all processes within the plan's grace period; idempotent."""
 
     def kill_ranks(self) -> int:
-        """Kill the processes of the ranks and nothing else, and return how many were there to die."""
+        """Kill only the processes of the ranks, and return how many were alive."""
 
     def destroy(self) -> None:
-        """End everything by force, supervisors included; `status` tells the rest."""
+        """Kill everything, including supervisors; `status` reports the outcome."""
 
     def close(self) -> None:
-        """Give back what the handle holds; the attempt is not touched."""
+        """Release the handle's resources; the attempt is not affected."""
 
 
 class Devices(Protocol):
-    """What an executor has to offer to runs."""
+    """The devices that an executor offers to runs."""
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """What the heartbeat publishes; None until it is known."""
+        """The devices published with the heartbeat; None until they are known."""
 
     def poll(self) -> bool:
-        """Look whether something new is known, and return whether it is."""
+        """Check for new information, and return whether there is any."""
 
     def offer(self) -> Offer:
-        """Return what a run may get from here."""
+        """Return what is available to a run."""
 
     def busy(self) -> dict[int, str]:
-        """Return the GPUs in use by somebody else, with how."""
+        """Return the GPUs used by other processes, and how."""
 
 
 class Executor(Protocol):
     """Starts attempts and finds those that an earlier worker started."""
 
     name: str
-    """As `DDP_AUDIT_EXECUTOR` names it."""
+    """Its name in `DDP_AUDIT_EXECUTOR`."""
 
     @property
     def devices(self) -> Devices:
-        """What it has to offer."""
+        """Its devices."""
 
     def start(self, plan: AttemptPlan) -> Handle:
-        """Start an attempt. Raises OSError when it cannot be; then nothing of it runs."""
+        """Start an attempt. Raises OSError if that fails; then none of its processes runs."""
 
     def attach(self, plan: AttemptPlan, reference: Reference | None) -> Handle:
-        """Return the handle of an attempt that may have been started earlier; its status says whether it was."""
+        """Return the handle of an attempt that may have been started earlier; its status tells whether it was."""
 
     def close(self) -> None:
-        """Give back what the executor holds; attempts go on."""
+        """Release the executor's resources; attempts continue."""

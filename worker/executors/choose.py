@@ -1,4 +1,4 @@
-"""Which executor runs the attempts: the one that `DDP_AUDIT_EXECUTOR` names."""
+"""Creates the executor that `DDP_AUDIT_EXECUTOR` names."""
 
 from app.settings import Settings
 from worker.executors.base import Executor

@@ -61,4 +61,4 @@ def test_trial_tells_a_wrong_interface() -> None:
 
 
 def test_no_ranks_is_a_shortfall() -> None:
-    assert "0 ranks were asked for" in run_trial(choose(0, "cpu", share_gpu=False)).shortfalls[0]
+    assert "0 ranks requested" in run_trial(choose(0, "cpu", share_gpu=False)).shortfalls[0]

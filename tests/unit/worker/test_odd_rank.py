@@ -33,7 +33,7 @@ def test_two_odd_ranks_are_both_told() -> None:
     assert ranks == [1, 3]
     text = hang_text(positions, ranks, why, 300)
     assert text.startswith("Rank 1 holds up the run")
-    assert "same holds for rank 3" in text
+    assert "same applies to rank 3" in text
 
 
 def test_other_operation_is_odd() -> None:

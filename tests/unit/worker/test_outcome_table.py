@@ -115,7 +115,7 @@ def test_early_leaver_is_named() -> None:
     assert outcome.failure is not None
     assert outcome.failure["rank"] == 1
     assert "finished 2 of 5 steps" in outcome.diagnosis
-    assert "entered 5 collectives where others entered 6" in outcome.diagnosis
+    assert "after 5 collectives, while others entered 6" in outcome.diagnosis
 
 
 @pytest.mark.parametrize("end", [{"signal": 15}, {"signal": 9}, {"exit_code": 143}, {}])

@@ -1,4 +1,4 @@
-"""What this machine offers, found by `trainer.probe` in a process of its own: the worker never imports torch."""
+"""The devices of this machine, found by `trainer.probe` in a separate process: the worker never imports torch."""
 
 import json
 import os
@@ -20,17 +20,17 @@ from worker.executors.local.warm import Child, Starter
 from worker.log import log
 
 BUSY_BYTES: Final = 1 << 30
-"""A GPU nobody uses still shows some hundred MiB of the driver's own."""
+"""Even an unused GPU shows a few hundred MiB used by the driver."""
 PROBE_SECONDS: Final = 180.0
 AGAIN_SECONDS: Final = 60.0
-"""After a probe that failed."""
+"""Seconds until the next probe after a failed one."""
 BUSY_FRESH_SECONDS: Final = 3.0
 GPU_FILES: Final = ("nvidia[0-9]*", "dxg")
 SMI_SECONDS: Final = 10.0
 
 
 class LocalDevices:
-    """The machine's devices as far as they are known yet."""
+    """The machine's devices, as far as they are known."""
 
     def __init__(
         self, settings: Settings, starter: Starter, *, probe: tuple[str, ...] | None = None, dev: Path = Path("/dev")
@@ -41,31 +41,31 @@ class LocalDevices:
         self._process: Child | None = None
         self._began = 0.0
         self.ended_at: float | None = None
-        """Monotonic seconds of the end of the last probe."""
+        """Monotonic time at which the last probe ended."""
         self._busy: tuple[float, dict[int, str]] = (0.0, {})
         self.report: EnvironmentReport | None = None
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """What the heartbeat publishes; None until the first probe is back."""
+        """The devices published with the heartbeat; None until the first probe has finished."""
         return None if self.report is None else self.report.model_dump(mode="json")
 
     def offer(self) -> Offer:
-        """Return the GPUs found, unknown until the probe is back; a machine without GPU files has none."""
+        """Return the GPUs found, unknown until the probe has finished; a machine without GPU device files has none."""
         if self.report is not None:
             return Offer(gpus=tuple(gpu.index for gpu in self.report.gpus), nccl=self.report.nccl)
         return Offer(gpus=None if self._has_gpu_files else ())
 
     def indices(self) -> dict[str, int]:
-        """Return the index of each GPU found, by its uuid without prefix."""
+        """Return the index of each GPU, by UUID without prefix."""
         return {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in self.report.gpus} if self.report else {}
 
     def poll(self) -> bool:
-        """Start the probe if none is under way or done, look whether it is back; True when something new is known."""
+        """Start the probe if necessary, and check whether it has finished; return True if there are new results."""
         if self.report is not None:
             return False
         if self._process is None:
-            if self._due() and not self._starter.warming():  # else it would import torch at the same time
+            if self._due() and not self._starter.warming():  # otherwise it would import torch at the same time
                 self._begin()
             return False
         code = self._process.poll()
@@ -75,7 +75,7 @@ class LocalDevices:
         return False if code is None else self._finish(code)
 
     def close(self) -> None:
-        """End a probe that is under way."""
+        """End a running probe."""
         if self._process is not None:
             self._process.kill()
             if isinstance(self._process, subprocess.Popen):
@@ -84,7 +84,7 @@ class LocalDevices:
             self._process = None
 
     def busy(self) -> dict[int, str]:
-        """Return the GPUs that are in use by whomever, with how; not older than a few seconds."""
+        """Return the GPUs in use, and how; not older than a few seconds."""
         if self.report is None or not self.report.gpus:
             return {}
         if time.monotonic() - self._busy[0] > BUSY_FRESH_SECONDS:
@@ -95,7 +95,7 @@ class LocalDevices:
         memory = _smi("--query-gpu=uuid,memory.used")
         if memory is None:
             used = {gpu.index: gpu.total_bytes - gpu.free_bytes for gpu in self.report.gpus} if self.report else {}
-            # The probe's own context is in these figures, so they count only from twice the usual limit on.
+            # These figures include the probe's own context, so they count only above twice the usual limit.
             return {gpu: f"{size >> 20} MiB of memory in use" for gpu, size in used.items() if size > 2 * BUSY_BYTES}
         return in_use(memory, _smi("--query-compute-apps=gpu_uuid,pid") or "", self.indices())
 
@@ -104,7 +104,7 @@ class LocalDevices:
 
     def _begin(self) -> None:
         self._began = time.monotonic()
-        descriptor, name = tempfile.mkstemp(prefix="ddp-audit-probe-")  # no pipe that could fill up
+        descriptor, name = tempfile.mkstemp(prefix="ddp-audit-probe-")  # not a pipe, which could fill up
         os.close(descriptor)
         self._output = Path(name)
         try:
@@ -128,7 +128,7 @@ class LocalDevices:
 
 
 def in_use(memory: str, processes: str, uuids: Mapping[str, int]) -> dict[int, str]:
-    """Return the GPUs in use from two listings of nvidia-smi (uuid, MiB used) and (uuid, pid); `uuids` -> index."""
+    """Return the GPUs in use from two nvidia-smi listings, (uuid, MiB used) and (uuid, pid); `uuids` maps to index."""
     found: dict[int, str] = {}
     _each(memory, uuids, lambda gpu, mib: _note_memory(found, gpu, mib))
     pids: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Runs attempts on this machine, each under a supervisor in a session of its own."""
+"""Runs attempts on this machine, each under a supervisor in its own session."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ class LocalExecutor:
     def __init__(
         self, settings: Settings, *, interpreter: str = sys.executable, devices: Devices | None = None
     ) -> None:
-        """Find this machine's devices unless they are given."""
+        """Detect this machine's devices unless they are given."""
         self._interpreter = interpreter
         self._starter = Starter(inherited(os.environ), warm=settings.warm_start)
         self._local_devices = LocalDevices(settings, self._starter)
@@ -35,7 +35,7 @@ class LocalExecutor:
         self._gpus = GpuWatch(self._local_devices.indices)
 
     def start(self, plan: AttemptPlan) -> LocalHandle:
-        """Write plan.json; the supervisor itself starts with the handle's first status. Raises OSError."""
+        """Write plan.json; the supervisor is started by the handle's first `status`. Raises OSError."""
         write_json_atomically(plan.paths.plan, self._document(plan), within=plan.paths.run)
         handle = LocalHandle(plan, self._gpus, begin=self._begin)
         handle.status()
@@ -46,11 +46,11 @@ class LocalExecutor:
         return LocalHandle(plan, self._gpus)
 
     def descriptor(self) -> int | None:
-        """Return what becomes readable when a start that waited can go on."""
+        """Return a file descriptor that becomes readable when a waiting start can continue."""
         return self._starter.descriptor()
 
     def close(self) -> None:
-        """End the probe, the GPU tool and the template; attempts go on."""
+        """End the probe, nvidia-smi and the template; attempts continue."""
         self._local_devices.close()
         self._gpus.close()
         self._starter.close()
@@ -74,5 +74,5 @@ class LocalExecutor:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what attempts inherit of this process's environment: no secrets, and this product's code to be found."""
+    """Return the environment for attempts: that of this process without secrets, with this product importable."""
     return module_environment(for_children(environment))

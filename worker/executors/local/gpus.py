@@ -1,4 +1,4 @@
-"""Use of the machine's GPUs over time, as one long-running `nvidia-smi` tells it line by line."""
+"""Usage of the machine's GPUs over time, read line by line from one long-running `nvidia-smi`."""
 
 import contextlib
 import os
@@ -11,21 +11,21 @@ from typing import Final
 QUERY: Final = ("--query-gpu=uuid,memory.used,utilization.gpu", "--format=csv,noheader,nounits")
 EVERY_SECONDS: Final = 2
 FRESH_SECONDS: Final = 10.0
-"""Older numbers are not given: the tool hangs now and then."""
+"""Older numbers are not returned: nvidia-smi sometimes hangs."""
 MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Use of one GPU by whomever."""
+    """Total usage of one GPU."""
 
     bytes: int
     percent: float | None
-    """Share of the last moments in which some kernel ran; None where the driver does not tell."""
+    """Share of recent time during which a kernel ran; None if the driver does not report it."""
 
 
 def parse(line: str) -> tuple[str, GpuUse] | None:
-    """Return (uuid, use) of one line `uuid, MiB used, utilization`; None for anything else."""
+    """Parse one line `uuid, MiB used, utilization`; None for anything else."""
     uuid, _, numbers = line.partition(",")
     used, comma, busy = (part.strip() for part in numbers.partition(","))
     if not comma or not used.isdigit():
@@ -35,10 +35,10 @@ def parse(line: str) -> tuple[str, GpuUse] | None:
 
 
 class GpuWatch:
-    """The tool as a child, read without waiting; started by the first question, absent where there is no tool."""
+    """nvidia-smi as a child process, read without blocking; started on first use, inactive if not installed."""
 
     def __init__(self, indices: Callable[[], Mapping[str, int]] = dict) -> None:
-        """Take how to ask for the index of each GPU by its uuid without prefix, as the ranks count."""
+        """Take a function that returns the index of each GPU, as used by the ranks, by UUID without prefix."""
         self._indices = indices
         self._process: subprocess.Popen[bytes] | None = None
         self._tried = False
@@ -46,7 +46,7 @@ class GpuWatch:
         self._known: dict[str, tuple[float, GpuUse]] = {}
 
     def now(self) -> dict[int, GpuUse]:
-        """Return the newest use of each GPU; empty until the tool has answered."""
+        """Return the latest usage of each GPU; empty until nvidia-smi has reported."""
         if not self._tried:
             self._start()
         self._read()
@@ -55,7 +55,7 @@ class GpuWatch:
         return {indices[uuid]: use for uuid, (at, use) in self._known.items() if at >= latest and uuid in indices}
 
     def close(self) -> None:
-        """End the tool."""
+        """End nvidia-smi."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""One attempt on this machine, as this worker sees it: its supervisor started or found again, watched, ended."""
+"""One attempt on this machine: its supervisor is started or found again, watched, ended."""
 
 import contextlib
 import os
@@ -20,20 +20,20 @@ from worker.marker import MARKER
 from worker.plan import AttemptPlan
 
 SHIM_START_SECONDS: Final = 2.0
-"""A supervisor that an earlier worker was about to start writes shim.json within this time, or never began."""
+"""If an earlier worker was about to start a supervisor, it writes shim.json within this time, or never started."""
 DESTROY_SECONDS: Final = 5.0
 """How long processes that got SIGKILL may take to vanish."""
 FATES: Final[dict[int | None, Fate]] = {EXIT_CANNOT_WRITE: Fate.NO_SPACE, EXIT_GONE: Fate.GONE}
 """What a supervisor without a report says with its exit code."""
 Begin = Callable[[AttemptPlan], Child | None]
-"""Starts the supervisor; None while a moment's patience gives a quicker start."""
+"""Starts the supervisor; None while waiting a moment makes the start faster."""
 
 
 class LocalHandle:
     """A supervisor on this machine. Every method may be called at any time and in any order."""
 
     def __init__(self, plan: AttemptPlan, gpus: GpuWatch, *, begin: Begin | None = None) -> None:
-        """With `begin` the attempt is started, without it looked for."""
+        """With `begin` the attempt is started, otherwise it is searched for."""
         self.plan, self._begin = plan, begin
         self.identity: Identity | None = None
         self._child: Child | None = None
@@ -45,7 +45,7 @@ class LocalHandle:
         self._seen = RanksSeen(plan, gpus)
 
     def status(self) -> Status:
-        """Return what is known now."""
+        """Return the current status."""
         if self._final is not None:
             return self._final
         if self._begin is not None:
@@ -58,7 +58,7 @@ class LocalHandle:
         return self._supervisor_ended(self.identity)
 
     def reference(self) -> Reference | None:
-        """Return the supervisor's identity; shim.json in the attempt's folder says the same."""
+        """Return the supervisor's identity; shim.json in the attempt's folder contains the same."""
         return None if self.identity is None else self.identity.document()
 
     def descriptor(self) -> int | None:
@@ -66,11 +66,11 @@ class LocalHandle:
         return self._descriptor
 
     def ranks(self) -> Mapping[int, RankProcess]:
-        """Return the ranks that have left a breadcrumb."""
+        """Return the ranks that have written a breadcrumb."""
         return self._seen.processes()
 
     def usage(self, devices: Mapping[int, str]) -> Mapping[int, RankUse]:
-        """Return what the living ranks use, from /proc and nvidia-smi."""
+        """Return the resource usage of the live ranks, from /proc and nvidia-smi."""
         return self._seen.usage(devices)
 
     def ask_for_stacks(self) -> None:
@@ -78,11 +78,11 @@ class LocalHandle:
         self._seen.ask_for_stacks()
 
     def take_stacks(self, ranks: Collection[int]) -> None:
-        """Let py-spy write the stacks, where it is installed."""
+        """Write the stacks with py-spy, if it is installed."""
         self._seen.take_stacks(ranks)
 
     def stop(self) -> None:
-        """Send TERM to the supervisor, which starts its one deadline on the first."""
+        """Send SIGTERM to the supervisor; the first one starts its deadline."""
         if self._begin is not None:
             self._begin, self._final = (
                 None,
@@ -96,7 +96,7 @@ class LocalHandle:
         return processes.kill_all(self._seen.living())
 
     def destroy(self) -> None:
-        """Kill the supervisor first, so that it cannot report on what it no longer sees, then everything it started."""
+        """Kill the supervisor first, so that it cannot report a wrong end, then everything it started."""
         if self.identity is not None:
             self.identity.send(signal.SIGKILL)
         self._ended_by_force += end_marked(self.plan.marker)
@@ -149,14 +149,14 @@ class LocalHandle:
 
     def _alive(self, identity: Identity) -> bool:
         if self._child is not None:
-            self._child.poll()  # reaps it, if it is this worker's own child
+            self._child.poll()  # reaps it if it is a child of this worker
         return identity.alive
 
     def _continue_if_stopped(self, identity: Identity) -> None:
-        # A supervisor that somebody stopped would leave its run without an end; continuing it harms nobody.
+        # A stopped supervisor would leave its run without an end; continuing it is harmless.
         found = identity.stat()
         if found is not None and found.state in STOPPED_STATES:
-            self._log("the supervisor was stopped; it goes on", action="supervisor-continued")
+            self._log("the supervisor was stopped and is continued", action="supervisor-continued")
             identity.send(signal.SIGCONT)
 
     def _supervisor_ended(self, identity: Identity) -> Status:
@@ -166,7 +166,7 @@ class LocalHandle:
             self._final = Status(phase=Phase.ENDED, processes_ended=self._ended_by_force)
             return self._final
         written = _identity_in(read_json(self.plan.paths.shim))
-        if written is not None and written != identity:  # another supervisor has the attempt
+        if written is not None and written != identity:  # another supervisor owns the attempt
             self.identity, self._child = None, None
             return Status(phase=Phase.LOOKING)
         self._final = self._lost(FATES.get(code, Fate.LOST))
@@ -187,7 +187,7 @@ def _identity_in(document: Mapping[str, Any]) -> Identity | None:
 
 
 def end_marked(marker: str) -> int:
-    """Kill every process that carries `marker`, those born meanwhile too, and return how many were found."""
+    """Kill every process with `marker`, including those started meanwhile, and return how many were found."""
     seen: set[Identity] = set()
     deadline = time.monotonic() + DESTROY_SECONDS
     while (found := processes.carrying(MARKER, marker)) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The process a supervisor starts: a fork of itself where it carries what the process would import, else a new program.
+"""The process a supervisor starts: a fork of itself if it has the necessary imports, else a new program.
 
 Standard library only, like the supervisor.
 """
@@ -14,19 +14,19 @@ from trainer.contract import forking
 from trainer.contract.forking import Job
 
 CARRIED: Final = "torch"
-"""A supervisor that was forked from the template has it imported, and so have its forks."""
+"""Already imported in a supervisor that was forked from the template, and in its forks."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Main:
-    """The one process whose end ends the attempt; reaped by the supervisor together with everybody else's."""
+    """The process whose end ends the attempt; reaped by the supervisor like all others."""
 
     pid: int
     returncode: int | None = None
-    """Exit code, negative for a signal; None while it runs."""
+    """Exit code, negative for a signal; None while it is running."""
 
     def terminate(self) -> None:
-        """Send TERM; it is this process's child and not reaped yet, so the pid is still its own."""
+        """Send SIGTERM; it is a child of this process and not reaped yet, so the pid is still valid."""
         os.kill(self.pid, signal.SIGTERM)
 
 
@@ -55,5 +55,5 @@ def _execute(argv: list[str], *, cwd: str, out: str | None, err: str | None) -> 
         for stream in streams:
             if stream is not None:
                 os.close(stream)
-    process.returncode = 0  # the supervisor reaps it; the object must not complain when it goes
+    process.returncode = 0  # the supervisor reaps it; the Popen object must not warn about it
     return process.pid

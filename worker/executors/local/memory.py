@@ -1,4 +1,4 @@
-"""How often the kernel ended a process of this control group for lack of memory; standard library only."""
+"""Counts processes of this control group that the kernel killed because memory ran out; standard library only."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ VMSTAT: Final = Path("/proc/vmstat")
 
 
 def oom_kills(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup"), vmstat: Path = VMSTAT) -> int:
-    """Return the count so far, from the control group's own record, or the machine's where there is no such group."""
+    """Return the count so far, from the control group, or from the whole machine if there is none."""
     for path in (*_candidates(cgroups, membership), vmstat):
         count = _read(path)
         if count is not None:

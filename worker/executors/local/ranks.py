@@ -1,7 +1,7 @@
-"""The shim's watch over the ranks of its attempt: which died, when, of what; standard library only.
+"""The shim's monitoring of the ranks of its attempt: which died, when and why; standard library only.
 
-The ranks are children of the launcher, which looks at them ten times a second and may itself be killed. A pidfd tells a
-death at once and in order, and the kernel keeps the exit status readable until the launcher reaps its child.
+The ranks are children of the launcher, which polls them ten times a second and may itself be killed. A pidfd reports a
+death immediately and in order, and the kernel keeps the exit status readable until the launcher reaps its child.
 """
 
 import json
@@ -20,7 +20,7 @@ from trainer.contract.paths import AttemptPaths
 def rank_in(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Return (rank, local rank) of a process that torchrun started, by its environment; None for any other.
 
-    Between fork and exec, or while a fork writes its own, an environment may hold a part of what it is to hold.
+    Between fork and exec, or while a fork rewrites it, an environment may be incomplete.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
@@ -65,18 +65,18 @@ class Ranks:
 
     @property
     def any_failed(self) -> bool:
-        """Whether a rank ended otherwise than with exit code 0 after its last event."""
+        """Whether a rank ended in any other way than with exit code 0 after its last event."""
         return any(rank.died_at is not None and not self._ended_well(rank) for rank in self._ranks.values())
 
     def others_wait_in_vain(self, seconds: float) -> bool:
-        """Whether a rank has ended and every other sits in one collective for `seconds`: it will never complete."""
+        """Whether a rank has ended and all others have been in one collective for `seconds`: it will never complete."""
         living = [rank for rank in self._ranks.values() if rank.died_at is None]
         crumbs = [self._crumb(rank.rank) for rank in living]
         latest = time.time() - seconds
         return bool(living) and all(crumb is not None and crumb.inside and crumb.time < latest for crumb in crumbs)
 
     def look(self, launcher: int) -> None:
-        """Find ranks that the launcher has started since the last look."""
+        """Find ranks that the launcher has started since the last call."""
         if self.complete:
             return
         for pid in processes.all_pids():
@@ -95,11 +95,11 @@ class Ranks:
             self._ranks[rank] = Rank(rank=rank, local_rank=local_rank, process=process, descriptor=descriptor)
 
     def descriptors(self) -> list[int]:
-        """Return what to wait on: readable when a rank has ended."""
+        """Return file descriptors that become readable when a rank has ended."""
         return [rank.descriptor for rank in self._ranks.values() if rank.descriptor is not None]
 
     def note_deaths(self) -> None:
-        """Write down the time and, where the kernel still has it, the status of ranks that ended."""
+        """Record the time and, if the kernel still has it, the status of ranks that ended."""
         for rank in self._ranks.values():
             if rank.died_at is None and not rank.process.alive:
                 rank.died_at = time.time()
@@ -111,7 +111,7 @@ class Ranks:
                     rank.descriptor = None
 
     def note_status(self, pid: int, wait_status: int) -> None:
-        """Take over the status of a child that the shim reaped itself."""
+        """Record the status of a child that the shim reaped itself."""
         for rank in self._ranks.values():
             if rank.process.pid == pid:
                 rank.died_at = rank.died_at or time.time()
@@ -119,7 +119,7 @@ class Ranks:
 
     @property
     def launcher_error(self) -> str | None:
-        """Why the launcher could not start the ranks, in its own words."""
+        """Why the launcher could not start the ranks, as reported by the launcher."""
         error = self._launcher_report().get("launcher_error")
         return None if error is None else str(error)
 

@@ -1,4 +1,4 @@
-"""The rank processes of one attempt on this machine: who they are, how they are, what they use, where they wait."""
+"""The rank processes of one attempt on this machine: identity, state, resource usage, stacks."""
 
 import os
 import shutil
@@ -23,31 +23,31 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A pid that a rank left in its breadcrumb, and the process it was when this worker first looked."""
+    """A pid from a rank's breadcrumb, and the process it referred to when this worker first checked."""
 
     pid: int
     process: Identity | None
-    """None: it was gone by then, or the pid is another's."""
+    """None: it was already gone, or the pid belongs to another process."""
 
 
 class RanksSeen:
-    """Looks at ranks from outside, by the pid each leaves in its breadcrumb."""
+    """Observes ranks from outside, by the pid in their breadcrumbs."""
 
     def __init__(self, plan: AttemptPlan, gpus: GpuWatch) -> None:
         self._plan, self._gpus = plan, gpus
         self._known: dict[int, Known] = {}
 
     def processes(self) -> dict[int, RankProcess]:
-        """Return every rank that has said who it is."""
+        """Return every rank that has reported its identity."""
         return {rank: _seen(known.process) for rank, known in self._look().items()}
 
     def living(self) -> list[Identity]:
-        """Return the rank processes that still run."""
+        """Return the rank processes that are still running."""
         found = (known.process for known in self._look().values())
         return [process for process in found if process is not None and process.alive]
 
     def usage(self, devices: Mapping[int, str]) -> dict[int, RankUse]:
-        """Return what the living ranks use; `devices` maps rank to `cuda:1` or the like."""
+        """Return the resource usage of the live ranks; `devices` maps rank to a device such as `cuda:1`."""
         on_gpus = any(device.startswith("cuda") for device in devices.values())
         gpus = by_rank(devices, self._gpus.now()) if on_gpus else {}
         found = {}
@@ -64,14 +64,14 @@ class RanksSeen:
         return found
 
     def ask_for_stacks(self) -> None:
-        """Send SIGUSR1 to the ranks that would write their stacks, and to nobody whom it would end."""
+        """Send SIGUSR1 to the ranks that have a handler for it, and to no process that it would end."""
         for rank, known in self._look().items():
-            # Before the handler is installed the signal would end the rank; its file says that it is.
+            # Before the handler is installed, the signal would end the rank; the file shows that it is installed.
             if known.process is not None and self._plan.paths.stacks(rank).exists():
                 known.process.send(signal.SIGUSR1)
 
     def take_stacks(self, ranks: Collection[int]) -> None:
-        """Let py-spy write the stacks of ranks that cannot answer."""
+        """Write the stacks of ranks that cannot respond with py-spy."""
         program, known = shutil.which("py-spy"), self._look()
         for rank in ranks if program is not None else ():
             process = known[rank].process if rank in known else None
@@ -86,7 +86,7 @@ class RanksSeen:
         return self._known
 
     def _identify(self, pid: int) -> Identity | None:
-        # A pid from a file names nothing for certain: it may be another machine's, or given out again.
+        # A pid from a file is not reliable: it may be from another machine, or reused.
         identity = Identity.of(pid)
         ours = processes.environment_of(pid).get(MARKER) == self._plan.marker
         return identity if ours and identity is not None and identity.alive else None
@@ -104,23 +104,23 @@ def _py_spy(argv: list[str], plan: AttemptPlan, rank: int) -> None:
         try:
             subprocess.run(argv, stdout=handle, stderr=subprocess.DEVNULL, timeout=PY_SPY_SECONDS, check=False)
         except (OSError, subprocess.SubprocessError):
-            return  # a stack is a help, not a must
+            return  # a stack is helpful, but optional
 
 
 def use_of(process: Identity) -> tuple[float, int] | None:
-    """Return (CPU seconds of all threads, resident bytes) of exactly this process, None when it is gone."""
+    """Return (CPU seconds of all threads, resident bytes) of exactly this process, None if it is gone."""
     try:
         text = (PROC / str(process.pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may contain anything
     if fields[0] in processes.GONE_STATES or int(fields[19]) != process.start:
         return None
     return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES
 
 
 def by_rank(devices: Mapping[int, str], use: Mapping[int, GpuUse]) -> dict[int, GpuUse]:
-    """Return the use of each rank's GPU; the device `cuda:1` is the GPU with index 1."""
+    """Return the usage of each rank's GPU; the device `cuda:1` is the GPU with index 1."""
     found = {}
     for rank, device in devices.items():
         kind, _, number = device.partition(":")

@@ -1,9 +1,9 @@
-"""The supervisor of one attempt, run as a module with its plan: outlives the worker, ends every process, tells how.
+"""The supervisor of one attempt, run as a module with its plan: outlives the worker, ends every process, reports how.
 
-Runs in a session of its own and adopts orphans (child subreaper), so no descendant escapes it, whatever session it made
-for itself. TERM is passed on once; from then on, or from the first failed rank, one deadline runs, after which every
-descendant gets KILL. Standard library only: it must start fast and live with nothing but the files of its attempt.
-Exit codes: 0 exit.json was written; 73 its folder is gone; 74 it could not be written (disk full); 75 another shim has
+Runs in its own session and adopts orphans (child subreaper), so no descendant escapes it, even in a session of its own.
+SIGTERM is passed on once; from then on, or from the first failed rank, a single deadline runs, after which every
+descendant gets SIGKILL. Standard library only: it must start fast and need nothing but the files of its attempt.
+Exit codes: 0 exit.json was written; 73 its folder is gone; 74 it could not be written (disk full); 75 another shim owns
 this attempt.
 """
 
@@ -31,12 +31,12 @@ EXIT_CANNOT_WRITE: Final = 74
 EXIT_TAKEN: Final = 75
 PR_SET_CHILD_SUBREAPER: Final = 36  # from linux/prctl.h
 LONGEST_AFTER_DEATH: Final = 10.0
-"""Seconds the other ranks and the launcher get after a rank failed, whatever the grace for a stop."""
+"""Maximum seconds the other ranks and the launcher get after a rank failed, whatever the grace period for a stop."""
 LEFTOVER_SECONDS: Final = 1.0
-"""What helpers of a process that ended well may take to end."""
+"""Seconds that helpers of a successful process get to end."""
 TICK: Final = 0.1
 RESERVE_BYTES: Final = 65_536
-"""Held back so that exit.json can be written on a disk that has become full."""
+"""Reserved so that exit.json can be written even if the disk becomes full."""
 
 
 class Shim:
@@ -77,13 +77,13 @@ class Shim:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_term)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN: that one would be inherited
+            signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN, which would be inherited
 
     def _on_term(self, *_: Any) -> None:
         self.term_asked = True
 
     def _take(self) -> bool:
-        """Write shim.json unless another shim has; two workers that both believe in their start cannot run it twice."""
+        """Write shim.json unless another shim has: two workers that both start the attempt cannot run it twice."""
         me = Identity.of(os.getpid())
         if me is None:
             return False
@@ -114,7 +114,7 @@ class Shim:
             self.ranks.add(self.main.pid, rank=0, local_rank=0)
 
     def _step(self) -> bool:
-        """Wait for something to happen and act on it; False once nothing is left to supervise."""
+        """Wait for an event and handle it; return False once nothing is left to supervise."""
         if self.main is None:
             return False
         if self.main.returncode is None:
@@ -151,7 +151,7 @@ class Shim:
                 self.main_ended_at = time.time()
 
     def _judge(self) -> None:
-        """Start the deadline when the attempt can no longer end well by itself."""
+        """Start the deadline if the attempt can no longer succeed by itself."""
         grace = min(float(self.plan["grace_seconds"]), LONGEST_AFTER_DEATH)
         if self.main is not None and self.main.returncode is not None:
             if self.cause != "main_gone":

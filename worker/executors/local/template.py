@@ -1,10 +1,10 @@
 """A process with torch imported that forks itself on request: `python -m worker.executors.local.template FD`.
 
-On the socket FD it reads one JSON document per line, `{"number": n, "job": {…}}`, forks the job in a session of its own
-and answers `{"number": n, "pid": p}`; `{"ended": p, "code": c}` follows when the fork has ended. First of all it says
-`{"ready": true}`. Asked with `{"import": "compiler"}`, or idle for a while, it imports torch's compiler as well, and
-says `{"complete": true}`. It ends when the other side is gone; its forks go on. It never starts a thread and never
-touches a GPU: only then is a fork as good as a new interpreter.
+On the socket FD it reads one JSON document per line, `{"number": n, "job": {…}}`, forks the job in its own session and
+replies `{"number": n, "pid": p}`; `{"ended": p, "code": c}` follows when the fork has ended. When it is ready it sends
+`{"ready": true}`. On `{"import": "compiler"}`, or when idle for a while, it also imports torch's compiler and sends
+`{"complete": true}`. It ends when the other side is gone; its forks continue. It never starts a thread and never uses
+a GPU: only then is a fork as good as a new interpreter.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ CARRIED: Final = (
     "worker.executors.local.memory",
     "worker.executors.local.ranks",
 )
-"""What launchers and ranks import; whatever else a kind needs, its ranks import themselves."""
+"""Modules that launchers and ranks import; ranks import everything else that a kind needs."""
 
 
 def main() -> int:
     """Serve until the other side is gone, and return 0; in a fork this never returns."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    forking.restate([sys.executable, "-m", "worker.executors.local.template"], os.environ)  # without the room
-    ranks.install()  # torch binds the name it replaces when it is imported
+    forking.restate([sys.executable, "-m", "worker.executors.local.template"], os.environ)  # without the padding
+    ranks.install()  # torch binds the replaced name at import
     for name in CARRIED:
         importlib.import_module(name)
     if not fit_to_fork():
@@ -55,16 +55,16 @@ def main() -> int:
 
 
 def fit_to_fork() -> bool:
-    """Return whether this process has one thread and has not touched a GPU; says so on standard error if not."""
+    """Return whether this process has one thread and has not used a GPU; writes to stderr if not."""
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only their number is wanted
     if threads == 1 and not sys.modules["torch"].cuda.is_initialized():
         return True
-    sys.stderr.write(f"importing torch left {threads} threads or an open GPU: nothing is forked from here\n")
+    sys.stderr.write(f"importing torch left {threads} threads or an open GPU: this process cannot be forked\n")
     return False
 
 
 IDLE_SECONDS: Final = 0.5
-"""Without a request for so long, it imports torch's compiler."""
+"""After this time without a request, it imports torch's compiler."""
 
 
 class Template:
@@ -78,7 +78,7 @@ class Template:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Answer until the other side is gone."""
+        """Handle requests until the other side is gone."""
         self._say(ready=True)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
@@ -109,7 +109,7 @@ class Template:
         return bool(data)
 
     def _import_compiler(self) -> bool:
-        """Import torch's compiler, once; asked for by the first stage that needs it, or with nothing else to do."""
+        """Import torch's compiler once, on request of the first stage that needs it or when idle."""
         if not self._complete:
             sys.modules["trainer.common.policy"].import_compiler()
             self._complete = True

@@ -1,4 +1,4 @@
-"""Starting programs from the template: a fork where there is one, a new interpreter where there is none."""
+"""Starts programs as forks of the template, or as new interpreters if there is no template."""
 
 import contextlib
 import json
@@ -19,11 +19,11 @@ from trainer.contract.forking import Job, module_command
 from worker.log import log
 
 ANSWER_SECONDS: Final = 10.0
-"""A template that has not forked by then is given up."""
+"""A template that does not fork within this time is given up."""
 WARM_SECONDS: Final = 120.0
-"""A template that has not imported torch by then is given up."""
+"""A template that does not import torch within this time is given up."""
 AGAIN_SECONDS: Final = 300.0
-"""After a template that failed."""
+"""Seconds until the next template after a failed one."""
 TEMPLATE: Final = "worker.executors.local.template"
 UNKNOWN_CODE: Final = 255
 THREADS: Final = {
@@ -34,16 +34,16 @@ THREADS: Final = {
     "PYTHONSAFEPATH": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-"""What is read at the start of the interpreter or while torch is imported; every attempt has the same values."""
+"""Variables read at interpreter start-up or while torch is imported; all attempts have the same values."""
 
 
 class Child(Protocol):
-    """A process that was started here."""
+    """A process started by this module."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs or when nobody can tell."""
+        """Return its exit code, negative for a signal; None while it is running or if it is unknown."""
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -57,21 +57,21 @@ class Fork:
         self._identity = Identity.of(pid)
 
     def poll(self) -> int | None:
-        """Return its exit code as the template told it, `UNKNOWN_CODE` if that is gone; None while it runs."""
+        """Return its exit code as reported by the template, `UNKNOWN_CODE` if that is gone; None while it runs."""
         code = self._template.code(self.pid)
         if code is None and self._template.gone and (self._identity is None or not self._identity.alive):
             return UNKNOWN_CODE
         return code
 
     def kill(self) -> None:
-        """Send SIGKILL if it has not ended yet, as far as is known."""
+        """Send SIGKILL unless it is known to have ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 class Template:
-    """This side of the socket; never waits except for the answer to a fork."""
+    """The worker's side of the socket; blocks only for the reply to a fork request."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -93,15 +93,15 @@ class Template:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The template process."""
         return self._process.pid
 
     def fileno(self) -> int:
-        """Return what becomes readable when the template says something."""
+        """Return a file descriptor that becomes readable when the template sends something."""
         return self._line.fileno()
 
     def look(self) -> None:
-        """Take in what the template has said, without waiting."""
+        """Read the template's messages without blocking."""
         while not self.gone and select.select([self._line], [], [], 0)[0]:
             self._hear()
         late = time.monotonic() - self._began > WARM_SECONDS
@@ -109,7 +109,7 @@ class Template:
             self._give_up("it did not import torch in time")
 
     def fork(self, job: Job) -> Fork:
-        """Return a fork that does `job`. Raises OSError when the template cannot, or does not answer."""
+        """Return a fork that runs `job`. Raises OSError if the template cannot fork or does not respond."""
         self._number += 1
         deadline = time.monotonic() + ANSWER_SECONDS
         try:
@@ -119,7 +119,7 @@ class Template:
             self._give_up(str(error))
         while self._number not in self._answers and not self.gone:
             if not select.select([self._line], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                self._give_up("it does not answer")
+                self._give_up("it does not respond")
                 break
             self._hear()
         answer = self._answers.pop(self._number, {"error": "the template is gone"})
@@ -128,7 +128,7 @@ class Template:
         return Fork(int(answer["pid"]), self)
 
     def complete_soon(self) -> None:
-        """Ask it to import torch's compiler; `complete` says when that is done."""
+        """Ask it to import torch's compiler; `complete` tells when that is done."""
         if not self._asked:
             self._asked = True
             try:
@@ -142,7 +142,7 @@ class Template:
         return self._codes.get(pid)
 
     def close(self) -> None:
-        """End it; its forks go on."""
+        """End it; its forks continue."""
         self.gone = True
         self._line.close()
         self._process.kill()
@@ -174,25 +174,25 @@ class Template:
 
     def _give_up(self, why: str) -> None:
         if not self.gone:
-            log.warning("no template: programs are started anew", action="template-gone", why=why)
+            log.warning("no template: programs are started as new interpreters", action="template-gone", why=why)
         self.gone = True
         self._process.kill()
 
 
 class Starter:
-    """Starts programs in sessions of their own, by fork where that is possible."""
+    """Starts programs in their own sessions, by fork if possible."""
 
     def __init__(self, environment: Mapping[str, str], *, warm: bool = True) -> None:
-        """Take what every program inherits; without `warm` all of them are started as new interpreters."""
+        """Take the environment of every program; without `warm` all are started as new interpreters."""
         self.environment = dict(environment)
         self._warm = warm
         self._template: Template | None = None
         self._failed_at: float | None = None
 
     def warming(self, *, compiler: bool = False) -> bool:
-        """Whether waiting a moment gives a fork where a start now would not; what is needed is imported when asked for.
+        """Whether waiting a moment makes a fork possible; requests the necessary imports.
 
-        With `compiler` the fork is to have imported the compiler, besides torch.
+        With `compiler` the fork must have imported the compiler in addition to torch.
         """
         template = self._current()
         if template is None:
@@ -203,11 +203,11 @@ class Starter:
         return not template.ready
 
     def descriptor(self) -> int | None:
-        """Return what becomes readable when the template has something to say."""
+        """Return a file descriptor that becomes readable when the template sends something."""
         return None if self._template is None or self._template.gone else self._template.fileno()
 
     def start(self, argv: list[str], environment: Mapping[str, str], *, cwd: str, out: str) -> Child:
-        """Start a command line with output appended to `out`. Raises OSError when it cannot be started at all."""
+        """Start a command line with output appended to `out`. Raises OSError if it cannot be started at all."""
         environment = {**self.environment, **environment}
         command, template = module_command(argv), self._current()
         if command is not None and template is not None and template.ready:
@@ -224,7 +224,7 @@ class Starter:
             try:
                 return template.fork(job)
             except OSError as error:
-                log.warning("starting anew what could not be forked", action="fork-failed", error=str(error))
+                log.warning("fork failed; starting a new interpreter", action="fork-failed", error=str(error))
         with open(out, "ab") as output:  # noqa: PTH123  # `out` may be /dev/null
             return subprocess.Popen(
                 argv,
@@ -237,11 +237,11 @@ class Starter:
             )
 
     def template_process(self) -> Identity | None:
-        """Return the process that is forked from, None where there is none."""
+        """Return the template process, None if there is none."""
         return None if self._template is None else Identity.of(self._template.pid)
 
     def close(self) -> None:
-        """End the template; what was started goes on."""
+        """End the template; started programs continue."""
         if self._template is not None:
             self._template.close()
             self._template = None

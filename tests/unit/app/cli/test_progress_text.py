@@ -14,6 +14,6 @@ def test_reason_that_stays_is_told_once(capsys: pytest.CaptureFixture[str]) -> N
     lines.update(document("no worker"))
     assert capsys.readouterr().err == "run 3 queued\n"  # nobody has to act on a moment
     for _ in range(2 * STAYED):
-        lines.update(document("the CPU is taken"))
+        lines.update(document("the CPU is in use"))
     lines.update(document(None, "starting"))
-    assert capsys.readouterr().err == "run 3 waits: the CPU is taken\nrun 3 starting\n"
+    assert capsys.readouterr().err == "run 3 waits: the CPU is in use\nrun 3 starting\n"

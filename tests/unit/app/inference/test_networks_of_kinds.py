@@ -106,7 +106,7 @@ def test_network_that_cannot_answer(
 ) -> None:
     installed(broken=network)
     outputs = 2 if network == "build_short" else classes
-    with pytest.raises(ModelRefused, match=f"does not answer pictures: {told}") as refusal:
+    with pytest.raises(ModelRefused, match=f"fails on images: {told}") as refusal:
         Models().get(written(tmp_path / "model.pt", Viewing(outputs)), ("broken",))
     assert refusal.value.status == 409
 

@@ -1,4 +1,4 @@
-"""Time with at least one bucket under way."""
+"""Time with at least one active bucket."""
 
 import pytest
 

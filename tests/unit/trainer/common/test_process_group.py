@@ -78,7 +78,7 @@ def test_wrong_interface_names_the_variable(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
     context = stage_context(tmp_path, world_size=2)
     with (
-        pytest.raises(GroupInitError, match=r"GLOO_SOCKET_IFNAME=.* is no interface.*exactly one"),
+        pytest.raises(GroupInitError, match=r"GLOO_SOCKET_IFNAME=.* is not an interface.*exactly one"),
         process_group(context),
     ):
         pass

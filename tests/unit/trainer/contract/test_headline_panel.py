@@ -32,7 +32,7 @@ def test_first_check_in_trouble_decides(found: dict[str, bool | None], title: st
 def test_headline_must_be_a_panel() -> None:
     result = make_result(panels=every_panel()).model_dump(mode="json")
     assert Result.model_validate({**result, "headline": "Loss"}).headline == "Loss"
-    with pytest.raises(ValidationError, match="'Accuracy' is no panel's title"):
+    with pytest.raises(ValidationError, match="'Accuracy' is not the title of a panel"):
         Result.model_validate({**result, "headline": "Accuracy"})
 
 

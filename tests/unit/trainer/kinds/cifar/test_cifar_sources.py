@@ -57,7 +57,7 @@ def test_sound_folder_accepted(pictures: Path) -> None:
 
 
 def test_missing_folder_says_where(tmp_path: Path) -> None:
-    assert "put the pictures into mine/train/<class>/" in problems(tmp_path)["data"]
+    assert "put the images into mine/train/<class>/" in problems(tmp_path)["data"]
 
 
 def test_missing_split_named(pictures: Path) -> None:

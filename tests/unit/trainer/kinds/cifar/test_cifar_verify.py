@@ -118,8 +118,8 @@ def test_lost_epoch_told(stored: RunPaths) -> None:
     ("change", "text"),
     [
         ({"confusion_matrix": [[15, 5, 0], [2, 18, 0], [1, 2, 16]]}, "counts 59 images, the test set has 60"),
-        ({"confusion_matrix": [[15, 5], [2, 18, 0]]}, "no square table"),
-        ({"confusion_matrix": []}, "no square table"),
+        ({"confusion_matrix": [[15, 5], [2, 18, 0]]}, "not square"),
+        ({"confusion_matrix": []}, "not square"),
         ({"model_test_accuracy": 0.9}, "model_test_accuracy is 0.9, the matrix gives 0.83"),
         ({"model_test_accuracy": "NaN"}, "model_test_accuracy is nan"),
         ({"model_test_accuracy": None}, "model_test_accuracy"),

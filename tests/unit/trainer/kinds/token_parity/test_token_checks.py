@@ -103,12 +103,12 @@ def test_missing_world_size_is_named() -> None:
     detail = _judged(_with_gradient(AUDITED, RIGHT / 3, RIGHT / 3, world_size=3))["gradient_parity"].detail
     assert "gradient / reference is 0.333333: the factor world_size is missing." in detail
     both = _judged(_with_gradient(AUDITED, RIGHT / 2, RIGHT / 2))["gradient_parity"].detail
-    assert "another size tells them apart" in both
+    assert "use a different size to distinguish them" in both
 
 
 def test_unequal_weights_are_no_factor() -> None:
     detail = _judged(_with_gradient(AUDITED, TURNED, TURNED))["gradient_parity"].detail
-    assert "tokens are weighted unequally" in detail
+    assert "tokens have unequal weights" in detail
     assert "not one of the known factors" in detail
 
 
@@ -116,8 +116,8 @@ def test_other_weights_or_data_are_named() -> None:
     evidence = _with_gradient(AUDITED, RIGHT, TURNED)
     evidence.reports[1].update(weights="x", data_lock="y")
     detail = _judged(evidence)["gradient_parity"].detail
-    assert "ranks [1] started from other weights" in detail
-    assert "ranks [1] hold other data" in detail
+    assert "ranks [1] started from different weights" in detail
+    assert "ranks [1] have different data" in detail
 
 
 def test_agreeing_rules_are_inconclusive() -> None:
