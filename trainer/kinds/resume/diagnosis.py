@@ -64,7 +64,7 @@ def _restored(right: Evidence, cause: str, parts: tuple[str, ...]) -> Iterator[C
 
 def _headers(left: Evidence, right: Evidence) -> Iterator[Cause]:
     ours, theirs = left.manifest.header, right.manifest.header
-    for field in sorted((ours.config.keys() | theirs.config.keys()) - {"fault"}):  # found without being told
+    for field in sorted((ours.config.keys() | theirs.config.keys()) - {"fault"}):  # must be found by its effect
         if ours.config.get(field) != theirs.config.get(field):
             text = (
                 f"{field} is {ours.config.get(field)!r} in {left.name} and {theirs.config.get(field)!r} in {right.name}"

@@ -1,6 +1,6 @@
 """The supervisor of one attempt, run as a module with its plan: outlives the worker, ends every process, reports how.
 
-Runs in its own session and adopts orphans (child subreaper), so no descendant escapes it, even in a session of its own.
+Runs in its own session and adopts orphans (child subreaper), so no descendant escapes it, even in another session.
 SIGTERM is passed on once; from then on, or from the first failed rank, a single deadline runs, after which every
 descendant gets SIGKILL. Standard library only: it must start fast and need nothing but the files of its attempt.
 Exit codes: 0 exit.json was written; 73 its folder is gone; 74 it could not be written (disk full); 75 another shim owns

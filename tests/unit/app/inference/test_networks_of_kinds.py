@@ -91,7 +91,7 @@ def test_first_kind_that_fits_answers(installed: Callable[..., None], tmp_path: 
         Models().get(path, ("nothing",))
     assert refusal.value.status == 409
     other = written(tmp_path / "other.pt", Viewing(3, 6), width=5)
-    with pytest.raises(ModelRefused, match=r"as a model of nothing: .*; as a model of viewing: the weights are of"):
+    with pytest.raises(ModelRefused, match=r"as a model of nothing: .*; as a model of viewing: the weights do not fit"):
         Models().get(other, ("nothing", "viewing"))
     with pytest.raises(ModelRefused, match="no installed kind trains a classifier"):
         Models().get(path, ())
