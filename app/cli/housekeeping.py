@@ -43,7 +43,7 @@ def acquire(
     name: Annotated[str, typer.Argument(help="A data source, or a kind to see its sources.", metavar="NAME")],
     as_json: AsJson = False,
 ) -> int:
-    """Fetch a data source to this machine, or say that there is nothing to get."""
+    """Fetch a data source to this machine, or say that there is nothing to fetch."""
     from trainer.contract.kinds import kinds
 
     if name not in kinds():
@@ -57,15 +57,15 @@ def acquire(
 
 
 def nothing_to_get(kind: "KindSpec") -> str:
-    """Return why a kind as such has nothing to get, and which of its data sources have."""
+    """Return why a kind as such has nothing to fetch, and which of its data sources have."""
     if kind.acquisition is None:
-        return f"nothing to get: {kind.name} needs no data from elsewhere"
+        return f"nothing to fetch: {kind.name} needs no external data"
     used = {source.name: _presets_using(kind, kind.acquisition, source) for source in kind.acquisition.sources}
     fetched = [source.name for source in kind.acquisition.sources if source.fetched]
     generated = [preset for preset in kind.presets if not any(preset in used[name] for name in fetched)]
     parts = [f"its {_presets(generated)} can start without"] if generated and fetched else []
     parts += [f"`acquire {name}` gets the data of {_presets(used[name])}" for name in fetched]
-    return f"nothing to get for {kind.name} itself" + "".join(f"; {part}" for part in parts)
+    return f"nothing to fetch for {kind.name} itself" + "".join(f"; {part}" for part in parts)
 
 
 def _presets_using(kind: "KindSpec", acquisition: "Acquisition", source: "DataSource") -> list[str]:

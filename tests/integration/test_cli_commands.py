@@ -237,4 +237,4 @@ def test_acquire_of_a_kind_says_nothing_to_get(data_dir: Path) -> None:
     for name in (*kinds(), "synthetic"):
         done = call("acquire", name, "--json", data_dir=data_dir)
         assert done.returncode == 0
-        assert "nothing to get" in done.document["text"]
+        assert "nothing to fetch" in done.document["text"]

@@ -151,7 +151,7 @@ def test_orphan_refuses_to_start() -> None:
         text=True,
         check=False,
     )
-    assert "the launcher (pid 1) ended before this rank began" in done.stderr
+    assert "the launcher (pid 1) ended before this rank started" in done.stderr
 
 
 @contextmanager

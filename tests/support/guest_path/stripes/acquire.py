@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("name")
     options = parser.parse_args()
     if options.name == "stripes-drawn":
-        text = "nothing to get: these stripes are drawn"
+        text = "nothing to fetch: these stripes are drawn"
     else:
         folder = options.datasets_dir / options.name
         folder.mkdir(parents=True, exist_ok=True)
