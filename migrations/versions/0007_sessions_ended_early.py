@@ -1,4 +1,4 @@
-"""sessions that somebody signed out of, so that no copy of their cookie is let in."""
+"""signed-out sessions, so that no copy of their cookie is accepted."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Tensor files as they lie on disk: members of the archive and types of its tensors, without torch or unpickling."""
+"""Tensor files on disk: members of the archive and types of its tensors, without torch or unpickling."""
 
 import pickletools
 import struct
@@ -12,9 +12,9 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 """Signature, then the lengths of name and extra field of a member, whose bytes follow them."""
 STAMP_LIMIT: Final = 1 << 26
-"""Bytes of a stamp that are read: far more than the names of any model's tensors take."""
+"""Maximum bytes read of a stamp: far more than the tensor names of any model need."""
 PICKLE_LIMIT: Final = 1 << 22
-"""Bytes of a pickle whose tokens are looked at; that takes about two seconds, and only loading looks at larger ones."""
+"""Maximum bytes of a pickle that is tokenised, which takes about two seconds; larger ones are checked by loading."""
 STORAGES: Final = {
     "torch BFloat16Storage": "bfloat16",
     "torch BoolStorage": "bool",
@@ -32,7 +32,7 @@ STORAGES: Final = {
 
 
 class ArchiveInvalid(ValueError):
-    """The file is not an archive of tensors, or lacks the member asked for."""
+    """The file is not an archive of tensors, or lacks the requested member."""
 
 
 class TensorArchive:
@@ -58,9 +58,9 @@ class TensorArchive:
         return self._bytes(self._member("data/0"), STAMP_LIMIT)
 
     def tensor_types(self) -> list[str] | None:
-        """Return the type of every tensor in the order they were saved, such as `float32`, empty for a type not known.
+        """Return the type of every tensor in the order they were saved, such as `float32`, empty for an unknown type.
 
-        None for content too large to look at, or written in another way. Raises ArchiveInvalid.
+        None for content that is too large, or written in another way. Raises ArchiveInvalid.
         """
         member = self._member("data.pkl")
         if member.file_size > PICKLE_LIMIT:
@@ -76,11 +76,11 @@ class TensorArchive:
             raise ArchiveInvalid(f"not an archive of tensors: it has no {name}") from None
 
     def _bytes(self, member: ZipInfo, limit: int) -> bytes:
-        # Not through `ZipFile.read`: checkpoints are written without the archive's own check sums, which it insists on.
+        # Not through `ZipFile.read`: checkpoints are written without the archive's own checksums, which it requires.
         if member.compress_type != ZIP_STORED or member.file_size > limit:
             raise ArchiveInvalid(f"{member.filename} is compressed, or larger than {limit} bytes")
         end = self._handle.seek(0, SEEK_END)
-        self._handle.seek(min(max(0, member.header_offset), end))  # the archive may claim any number
+        self._handle.seek(min(max(0, member.header_offset), end))  # the archive may state any number
         head = self._handle.read(LOCAL_HEADER.size)
         if len(head) < LOCAL_HEADER.size or not head.startswith(b"PK\x03\x04"):
             raise ArchiveInvalid(f"{member.filename} is not where the archive says")
@@ -90,10 +90,10 @@ class TensorArchive:
 
 
 def pickled_types(pickle: bytes) -> list[str] | None:
-    """Return the type of every tensor a pickle holds, in order; None when it is not one that can be read like this.
+    """Return the type of every tensor a pickle holds, in order; None if it cannot be read in this way.
 
-    The pickle is cut into its tokens and never executed: a tensor is a persistent id that follows the name of its
-    storage's class, or the memo of that name.
+    The pickle is split into tokens and never executed: a tensor is a persistent id after the name of its storage
+    class, or after the memo of that name.
     """
     memo: dict[Any, str] = {}
     types: list[str] = []

@@ -1,7 +1,7 @@
-"""Which checkpoints a folder or a run holds, and which is the newest: one rule for everybody, without torch.
+"""The checkpoints of a folder or a run, and which of them is the newest: one shared rule, without torch.
 
-Within a folder the highest step is the newest, whatever its files' times say. Between the folders of a run, which are
-different trajectories, that of the stage at work comes first, then the run's own, then the others by their steps.
+Within a folder, the highest step is the newest, regardless of file times. Between the folders of a run, which are
+different trajectories, that of the active stage comes first, then the run's own, then the others by step.
 """
 
 from collections.abc import Iterator
@@ -25,25 +25,25 @@ class CheckpointInfo:
 
     path: Path
     step: int
-    """From the name of the directory."""
+    """Step in the directory name."""
     bytes: int
-    """What its files take on disk."""
+    """Size of its files on disk."""
     digest: str
-    """Digest of the manifest, empty when there is none that can be read."""
+    """Digest of the manifest, empty if it cannot be read."""
     pinned: bool
     created_at: float
-    """Unix seconds, 0 when the manifest cannot be read."""
+    """Unix seconds, 0 if the manifest cannot be read."""
     problem: str | None
-    """Why it is not valid; None when every digest is right."""
+    """Why it is invalid; None if every digest is correct."""
 
     @property
     def valid(self) -> bool:
-        """Whether a training may continue from it."""
+        """Whether training can continue from it."""
         return self.problem is None
 
 
 def inspect(directory: Path) -> CheckpointInfo:
-    """Return what a `step-NNNN` directory is worth, reading every byte of it. Never raises for a bad checkpoint."""
+    """Return the validity of a `step-NNNN` directory, reading every byte. Never raises for a damaged checkpoint."""
     digest, pinned, created_at, problem = "", False, 0.0, None
     try:
         manifest = read_manifest(directory)
@@ -65,13 +65,13 @@ def inspect(directory: Path) -> CheckpointInfo:
 def _size(directory: Path) -> int:
     total = 0
     for file in directory.glob("*"):
-        with suppress(FileNotFoundError):  # a training that goes on may remove it under our eyes
+        with suppress(FileNotFoundError):  # a running training may remove it while we read
             total += file.stat().st_size
     return total
 
 
 def _inspected(root: Path) -> Iterator[CheckpointInfo]:
-    """Yield what every `step-NNNN` directory is worth, newest first; one that is removed meanwhile was never there."""
+    """Yield the validity of every `step-NNNN` directory, newest first; directories removed meanwhile are skipped."""
     for path in step_directories(root):
         info = inspect(path)
         if info.valid or path.exists():
@@ -84,7 +84,7 @@ def list_checkpoints(root: Path) -> list[CheckpointInfo]:
 
 
 def newest_valid(root: Path) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-    """Return the newest valid checkpoint of a root, and the newer ones that were skipped with their problems."""
+    """Return the newest valid checkpoint of a root, and the newer ones that were skipped, with their problems."""
     skipped: list[CheckpointInfo] = []
     for info in _inspected(root):
         if info.valid:
@@ -94,16 +94,16 @@ def newest_valid(root: Path) -> tuple[CheckpointInfo | None, list[CheckpointInfo
 
 
 def checkpoint_roots(run_root: Path) -> Iterator[Path]:
-    """Yield every `checkpoints` folder of a run: its own, then those of its stages in order of name."""
+    """Yield every `checkpoints` folder of a run: its own, then those of its stages sorted by name."""
     for path in (run_root / "checkpoints", *sorted(run_root.glob("*/checkpoints"))):
         if path.is_dir() and path.parent.name not in {"artifacts", "work"}:
             yield path
 
 
 def newest_of_run(run_root: Path, stage: str | None = None) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-    """Return the checkpoint a run continues from, and those that come before it but are not valid.
+    """Return the checkpoint a run continues from, and the invalid ones that precede it.
 
-    `stage` is the one at work, or the last that was.
+    `stage` is the active stage, or the last active one.
     """
     skipped: list[CheckpointInfo] = []
     for path in candidates(run_root, stage):
@@ -116,7 +116,7 @@ def newest_of_run(run_root: Path, stage: str | None = None) -> tuple[CheckpointI
 
 
 def candidates(run_root: Path, stage: str | None = None) -> Iterator[Path]:
-    """Yield every `step-NNNN` directory of a run in the order in which it would be continued from."""
+    """Yield every `step-NNNN` directory of a run in the order in which the run would continue from them."""
     own, common = (run_root / stage / "checkpoints" if stage else None), run_root / "checkpoints"
     rest: list[Path] = []
     for root in sorted(checkpoint_roots(run_root), key=lambda root: (root != own, root != common)):
@@ -128,7 +128,7 @@ def candidates(run_root: Path, stage: str | None = None) -> Iterator[Path]:
 
 
 def resumable(run_root: Path) -> bool:
-    """Return whether a checkpoint has a valid manifest; its files are checked when somebody resumes."""
+    """Return whether a checkpoint has a valid manifest; its files are checked when a run resumes from it."""
     for path in candidates(run_root):
         with suppress(ManifestInvalid, OSError):
             check_spelling(path)
@@ -138,7 +138,7 @@ def resumable(run_root: Path) -> bool:
 
 
 def others(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield what lies beside the checkpoints and is none, with the reason; hidden names belong to a save at work."""
+    """Yield entries of a root that are not checkpoints, with the reason; hidden names belong to a save."""
     for path in sorted(root.iterdir()):
         if path.name.startswith(".") or (path.is_dir() and step_of(path) is not None):
             continue

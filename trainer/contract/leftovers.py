@@ -1,4 +1,4 @@
-"""Names that file managers, archivers and notebooks leave in folders: nobody's class, picture or data set."""
+"""Names that file managers, archivers and notebooks create in folders: never a class, an image or a data set."""
 
 from typing import Final
 
@@ -15,9 +15,9 @@ LEFTOVERS: Final = frozenset(
         "lost+found",
     }
 )
-"""In lower case; the systems that write them do not mind the case."""
+"""In lower case; the systems that create them ignore the case."""
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a file or folder of this name was put there by a program and is nobody's: hidden ones included."""
+    """Return whether a file or folder with this name was created by another program; includes hidden ones."""
     return name.startswith(".") or name.lower() in LEFTOVERS

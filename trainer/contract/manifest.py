@@ -19,7 +19,7 @@ from trainer.contract.stamp import Stamp, StampInvalid, Strict, file_of, first_d
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 2
-"""2: every file carries its step. Files of format 1 do not, so nobody could tell whether they belong together."""
+"""2: every file contains its step. Files of format 1 do not, so a mix of two checkpoints could not be detected."""
 STEP_DIRECTORY: Final = re.compile(r"step-([0-9]+)")
 
 
@@ -161,7 +161,7 @@ def read_manifest(directory: Path) -> Manifest:
 def _of_this_format(document: Any) -> Any:
     version = document.get("schema_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version != FORMAT:
-        why = "; files of format 1 do not carry their step, so a mix of two steps could not be noticed"
+        why = "; files of format 1 do not contain their step, so a mix of two steps could not be detected"
         raise ManifestInvalid(
             f"{MANIFEST} has format {version}, only format {FORMAT} can be continued from{why if version == 1 else ''}"
         )
@@ -169,7 +169,7 @@ def _of_this_format(document: Any) -> Any:
 
 
 def check_spelling(directory: Path) -> None:
-    """Raise ManifestInvalid when a second directory beside this one claims the same step."""
+    """Raise ManifestInvalid if another directory next to this one has the same step."""
     step = step_of(directory)
     named = [] if step is None else [path.name for path in spellings(directory.parent, step)]
     if len(named) > 1:
@@ -201,7 +201,7 @@ def check_file(directory: Path, name: str, entry: FileEntry) -> None:
 
 
 def check_stamp(stamp: Stamp, manifest: Manifest, name: str) -> None:
-    """Raise ManifestInvalid unless a file belongs to the checkpoint, was written by its rank and contains what is listed.
+    """Raise ManifestInvalid unless a file belongs to the checkpoint, is from its rank and contains what is listed.
 
     Its actual content is compared with its stamp when it is loaded.
     """

@@ -1,7 +1,7 @@
-"""How a picture wants to be turned: the orientation its EXIF block or its XMP packet states, 1 to 8, or none.
+"""The orientation of an image according to its EXIF block or XMP packet: 1 to 8, or none.
 
-Read here and not by the image library: there, damage decides by where a warning is raised, and XMP is searched by a
-pattern that takes the 6 of 60 and the words of a caption.
+Read here instead of by the image library: there, the effect of damage depends on where a warning is raised, and XMP is
+searched with a regular expression that matches the 6 of 60 and the text of a caption.
 """
 
 import struct
@@ -14,28 +14,28 @@ VALUES: Final = range(1, 9)
 EXIF_START: Final = b"Exif\0\0"
 BYTE_ORDERS: Final = {b"II*\0": "<", b"MM\0*": ">"}
 INTEGERS: Final = {1: "B", 3: "H", 4: "I"}
-"""TIFF types of a whole number without sign, as `struct` names them: BYTE, SHORT, LONG."""
+"""TIFF types of an unsigned whole number, with their `struct` codes: BYTE, SHORT, LONG."""
 ENTRY_BYTES: Final = 12
 NAMESPACE: Final = "http://ns.adobe.com/tiff/1.0/"
 RESOURCES: Final = frozenset({"xmpmeta", "xapmeta", "RDF", "Description"})
-"""Elements around the properties of the picture itself; anything deeper belongs to another one, as an ingredient's."""
+"""Elements around the properties of the image itself; deeper ones belong to other images, such as ingredients."""
 MOST_NESTED: Final = 64
 MOST_PREFIXES: Final = 16
-"""No XMP comes near either; memory and time of a hostile packet follow from them."""
+"""Real XMP is far below both; they limit memory and time for a hostile packet."""
 
 
 def orientation(info: dict[Any, Any]) -> int:
-    """Return the orientation stated in what Pillow found beside the pixels (`Image.info`); 1 when there is none.
+    """Return the orientation in the metadata found by Pillow (`Image.info`); 1 if there is none.
 
-    EXIF comes first. Without an orientation from 1 to 8 there, XMP is asked.
+    EXIF comes first. Without an orientation from 1 to 8 there, XMP is used.
     """
     return exif_orientation(_exif_block(info)) or xmp_orientation(_xmp_packet(info)) or UPRIGHT
 
 
 def exif_orientation(block: bytes) -> int | None:
-    """Return the orientation in the first directory of an EXIF block, None when there is none from 1 to 8.
+    """Return the orientation in the first directory of an EXIF block, None if there is none from 1 to 8.
 
-    One whole entry with one whole number is enough; damage elsewhere in the block changes nothing.
+    One complete entry with one whole number is enough; damage elsewhere in the block has no effect.
     """
     while block.startswith(EXIF_START):
         block = block[len(EXIF_START) :]
@@ -57,9 +57,9 @@ def exif_orientation(block: bytes) -> int | None:
 
 
 def xmp_orientation(packet: bytes) -> int | None:
-    """Return the property `tiff:Orientation` of an XMP packet, None when there is none from 1 to 8.
+    """Return the property `tiff:Orientation` of an XMP packet, None if there is none from 1 to 8.
 
-    Attribute and element count alike. XML that is not well-formed, or that declares entities, states nothing.
+    Attribute and element are equivalent. XML that is not well-formed, or that declares entities, is ignored.
     """
     reader = _PacketReader()
     try:
@@ -75,11 +75,11 @@ class _Closed(Exception):
 
 
 class _Refused(Exception):
-    """The packet does what XMP never does: it declares a document type, or nests without end."""
+    """The packet does something that XMP never does: it declares a document type, or nests too deeply."""
 
 
 class _PacketReader:
-    """Collects the orientation while the parser walks through a packet."""
+    """Collects the orientation while a packet is parsed."""
 
     def __init__(self) -> None:
         self.found: int | None = None
@@ -89,12 +89,12 @@ class _PacketReader:
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._text
         self.parser.StartDoctypeDeclHandler = self._refuse
-        # Per open element: prefixes bound to the namespace of the property, and whether it holds the picture's own.
+        # Per open element: prefixes bound to the namespace of the property, and whether it is about the image itself.
         self._open: list[tuple[frozenset[str], bool]] = []
         self._words: list[str] | None = None
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        # Files in the wild forget the declaration, so the usual prefix counts until it is bound to something else.
+        # Some real files omit the declaration, so the usual prefix counts until it is bound to something else.
         prefixes, own = self._open[-1] if self._open else (frozenset({"tiff"}), True)
         bound = {key.removeprefix("xmlns:"): value for key, value in attributes.items() if key.startswith("xmlns:")}
         if bound:
@@ -140,7 +140,7 @@ def _exif_block(info: dict[Any, Any]) -> bytes:
     block = info.get("exif")
     if isinstance(block, bytes):
         return block
-    # The older way of PNG: a text of hexadecimal digits behind three lines that name it and its length.
+    # The older form in PNG: a text of hexadecimal digits after three lines with its name and length.
     profile = info.get("Raw profile type exif")
     try:
         return bytes.fromhex("".join(profile.split("\n")[3:])) if isinstance(profile, str) else b""

@@ -1,7 +1,7 @@
-"""A picture file opened with care, for training and for answering: the content decides, never the name. No torch.
+"""Safe opening of image files for training and classification: by content, never by name. No torch.
 
-Frame 0 stands for a file with several. Limits are checked on the header, before anything is decoded, so memory follows
-the limits and not the file.
+Of a file with several frames, frame 0 is used. Limits are checked on the header before anything is decoded, so memory
+is bounded by the limits and not by the file.
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from trainer.contract.sniff import START_BYTES, jpeg_scans, never_accepted, webp
 
 ACCEPTED: Final = "PNG, JPEG, GIF, WebP and BMP"
 MAX_SIDE: Final = 65_535
-"""What JPEG and GIF can state. Squeezing a longer line takes far more memory than its pixels do."""
+"""The maximum of JPEG and GIF. Resizing a longer line takes far more memory than its pixels."""
 MAX_JPEG_SCANS: Final = 100
 """Every scan of a progressive JPEG is a pass over all pixels; encoders write about ten."""
 JPEG_FORMATS: Final = frozenset({"JPEG", "MPO"})
 
-# Pillow's own guard warns between one and two times its limit and raises above; ours decides earlier and always alike.
+# Pillow's own limit only warns up to twice its value and raises above; ours is checked earlier and is consistent.
 Image.MAX_IMAGE_PIXELS = None
-# Half a picture is no picture, even if another module of this process thinks otherwise.
+# A truncated image is an error, even if another module of this process has changed the setting.
 ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 class PictureRefused(ValueError):
-    """A file is no picture that can be used; `code` says why in a word, the text in a sentence."""
+    """A file is not a usable image; `code` says why in a word, the text in a sentence."""
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code
@@ -35,51 +35,53 @@ class PictureRefused(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A decoded picture."""
+    """A decoded image."""
 
     pixels: bytes
     """32 x 32 x 3 bytes: rows from the top, red, green, blue."""
     frame: int | None
-    """Number of the frame that was used when the file has several, else None."""
+    """Number of the frame that was used if the file has several, else None."""
 
 
 def open_picture(file: IO[bytes], max_pixels: int) -> Image.Image:
-    """Return the picture in `file` with only its header read; the file has to stay open until it is decoded.
+    """Return the image in `file` with only its header read; the file must stay open until it is decoded.
 
     Raises PictureRefused: `image_type_not_accepted` for a format that is never accepted, `too_many_pixels` for more
-    than `max_pixels` pixels or a side over MAX_SIDE, and other codes for what cannot be a picture.
+    than `max_pixels` pixels or a side over MAX_SIDE, and other codes for files that are not an image.
     """
     start = file.read(START_BYTES)
     if not start:
-        raise PictureRefused("image_empty", "the file is empty, so it is no picture")
+        raise PictureRefused("image_empty", "the file is empty, so it is not an image")
     foreign = never_accepted(start)
     if foreign is not None:
         raise PictureRefused("image_type_not_accepted", f"the file is of type {foreign}; accepted are {ACCEPTED}")
-    stated = webp_size(start)  # Pillow sets up the whole canvas of a WebP when it opens one
+    stated = webp_size(start)  # Pillow allocates the whole canvas of a WebP when it opens one
     if stated is not None:
         _check_size(stated, max_pixels)
     file.seek(0)
     try:
         image = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:
-        text = f"the file is no picture that can be read; accepted are {ACCEPTED}"
+        text = f"the file is not a readable image; accepted are {ACCEPTED}"
         raise PictureRefused("not_an_image", text) from None
-    except Exception as error:  # decoders raise many types on damaged headers; all of them mean the same to the sender
+    except (
+        Exception
+    ) as error:  # decoders raise many exception types for damaged headers; all of them mean the same to the sender
         raise PictureRefused("image_damaged", f"the picture's header is damaged: {_reason(error)}") from None
     _check_size(image.size, max_pixels)
     return image
 
 
 def decode(image: Image.Image, max_pixels: int) -> Picture:
-    """Return the pixels of an opened picture.
+    """Return the pixels of an opened image.
 
-    Raises PictureRefused when it is truncated, damaged or unclear, or takes too many passes.
+    Raises PictureRefused if it is truncated, damaged or unclear, or has too many scans.
     """
     _check_scans(image)
     frame = 0 if _has_frames(image) else None
     try:
         image.load()
-        _check_size(image.size, max_pixels)  # a GIF frame may reach beyond the size its header states
+        _check_size(image.size, max_pixels)  # a GIF frame may be larger than the size in its header
         return Picture(pixels=resized(image).tobytes(), frame=frame)
     except PictureRefused:
         raise
@@ -119,7 +121,7 @@ def _check_scans(image: Image.Image) -> None:
 def _has_frames(image: Image.Image) -> bool:
     try:
         return bool(getattr(image, "is_animated", False))
-    except Exception:  # GIF looks at its second frame to find out; damage there is none of the first frame's
+    except Exception:  # for GIF, this reads the second frame; damage there does not affect the first one
         return False
 
 

@@ -1,4 +1,4 @@
-"""What a file is by its first bytes: names for formats that are never accepted, and sizes Pillow would allocate for."""
+"""File types by first bytes: names of formats that are never accepted, and sizes that Pillow would allocate for."""
 
 import re
 from typing import Final
@@ -37,15 +37,15 @@ PORTABLE: Final = re.compile(rb"^P[1-7fF]\s")
 START_BYTES: Final = 4096
 JPEG_START: Final = b"\xff\xd8"
 JPEG_MARKER: Final = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
-"""A marker before a segment with a length, or the end. Coded data hold neither: there, FF is followed by 00 or by a
+"""A marker before a segment with a length, or the end. Coded data contain neither: there, FF is followed by 00 or by a
 restart marker (D0 to D7)."""
 JPEG_SCAN: Final = 0xDA
 JPEG_ENDS: Final = frozenset({0xD8, 0xD9})
-"""End of the picture; or the start of another, where the end is missing."""
+"""End of the image, or start of the next one if the end is missing."""
 
 
 def never_accepted(data: bytes) -> str | None:
-    """Return the name of the format `data` is in when that format is refused whatever its content, else None."""
+    """Return the name of the format of `data` if that format is never accepted, else None."""
     start = data[:START_BYTES]
     if start[4:8] == b"ftyp":
         return _iso_media(start)
@@ -57,9 +57,9 @@ def never_accepted(data: bytes) -> str | None:
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height a WebP states, or None when it is none or states nothing.
+    """Return width and height in the header of a WebP, or None if there are none.
 
-    Layout after https://developers.google.com/speed/webp/docs/riff_container; needed because the decoder sets up its
+    Layout after https://developers.google.com/speed/webp/docs/riff_container; needed because the decoder allocates its
     whole canvas when the file is opened.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
@@ -78,8 +78,8 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 def jpeg_scans(data: bytes) -> int:
     """Return the number of scans of the first picture of a JPEG file; 0 for anything but JPEG.
 
-    Follows the segments as a decoder does: what lies inside one (a thumbnail), or behind the end of the first picture
-    (the others of a multi-picture file), is not decoded and does not count.
+    Follows the segments like a decoder: data inside a segment (a thumbnail), or after the end of the first picture (the
+    others of a multi-picture file), is not decoded and does not count.
     """
     scans, at = 0, len(JPEG_START)
     if data[:at] != JPEG_START:

@@ -1,4 +1,4 @@
-"""What every file of a checkpoint says about itself: its step, its training, its rank, and the tensors it holds.
+"""The stamp of every checkpoint file: its step, its training, its rank, and its tensors.
 
 The stamp is JSON in the first tensor of the file: the digest in the manifest covers it, `torch.load` and `torch.save`
 keep it, and it can be read without torch.
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trainer.contract.archive import ArchiveInvalid, TensorArchive
 
 STAMP: Final = "stamp"
-"""Key of the stamp in a file's content; it has to be the first."""
+"""Key of the stamp in a file's content; it must be the first."""
 SHARED: Final = "shared.pt"
-"""The file of what is equal on all ranks."""
+"""The file with the state that is equal on all ranks."""
 UNREADABLE: Final = "it carries no step, so no save of this format wrote it"
 
 
@@ -25,55 +25,55 @@ def rank_file(rank: int) -> str:
 
 
 def file_of(rank: int | None) -> str:
-    """Return the name of the file that holds what a rank knows, or what all share (None)."""
+    """Return the name of the file with the state of a rank, or with the shared state (None)."""
     return SHARED if rank is None else rank_file(rank)
 
 
 class StampInvalid(ValueError):
-    """The file does not say what it is, or is not what it says."""
+    """The file has no stamp, or does not match it."""
 
 
 class Strict(BaseModel):
-    """Base of what is read from checkpoints: unknown fields are errors."""
+    """Base of documents read from checkpoints: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Stamp(Strict):
-    """What one file is."""
+    """Identity of one file."""
 
     step: int
     """Updates done."""
     lock: str
-    """Digest of what makes the training: kind, parameters, data, world size."""
+    """Digest that identifies the training: kind, parameters, data, world size."""
     rank: int | None
-    """None for what all ranks share."""
+    """None for the shared state."""
     tensors: dict[str, str]
     """Type and shape of every tensor of the file but the stamp, in the order they were saved.
 
     Such as `{"optimizer.0.weight.exp_avg": "float32[8, 4]"}`.
     """
     counters: dict[str, list[float]] = {}
-    """Where optimizer and schedule were, as they count it themselves."""
+    """The counters of optimizer and schedule."""
 
 
 class Mismatch(NamedTuple):
-    """A tensor that is not the same on two sides."""
+    """A tensor that differs between two sides."""
 
     tensor: str
     text: str
-    """Names it, and both types, or both shapes where the types are equal."""
+    """Names the tensor, and both types, or both shapes if the types are equal."""
 
 
 def first_difference(before: Mapping[str, str], after: Mapping[str, str], when: tuple[str, str]) -> Mismatch | None:
-    """Return the first tensor that only one side has, or that has another type or shape there.
+    """Return the first tensor that only one side has, or whose type or shape differs.
 
-    The sides are as in `Stamp.tensors`, `when` says what they are.
+    The sides are as in `Stamp.tensors`; `when` describes them.
     """
     for name in [*before, *(name for name in after if name not in before)]:
         left, right = before.get(name), after.get(name)
         if left is None or right is None:
-            return Mismatch(name, f"{name} is there only {when[left is None]}")
+            return Mismatch(name, f"{name} exists only {when[left is None]}")
         if left != right:
             both = parts_of(left)[0], parts_of(right)[0]
             if both[0] == both[1]:
@@ -97,7 +97,7 @@ def parse_stamp(data: bytes) -> Stamp:
 
 
 def read_stamp(path: Path) -> Stamp:
-    """Return the stamp of a file after comparing it with the types of the tensors that the file really holds.
+    """Return the stamp of a file after comparing it with the actual types of the tensors in the file.
 
     Raises StampInvalid, OSError.
     """

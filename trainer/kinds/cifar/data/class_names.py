@@ -1,4 +1,4 @@
-"""Names of class folders: what looks alike is told apart by code points, or refused."""
+"""Names of class folders: names that look alike are shown with code points, or rejected."""
 
 import os
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 def looks(name: str) -> str:
-    """Return what a person sees of a name: accents composed, no invisible characters, single spaces within."""
+    """Return the visible form of a name: accents composed, no invisible characters, single spaces within."""
     visible = "".join(sign for sign in unicodedata.normalize("NFC", name) if unicodedata.category(sign) != "Cf")
     return " ".join(visible.split())
 
@@ -24,20 +24,20 @@ def listed(names: Iterable[str], alike: Sequence[str] = ()) -> str:
 
 
 def name_problem(names: Sequence[str]) -> str | None:
-    """Return why these names cannot be told apart or written down, with what would work; None when they can."""
+    """Return why these names cannot be distinguished or stored, with what would work; None if they can."""
     for name in names:
         if not _is_text(name):
             return f"class folder {readable(name)!r} has a name that is not UTF-8; rename it"
     for one, other in _twins(names, looks):
         return (
-            f"class folders {shown(one)} and {shown(other)} look alike; rename one of them, or put the pictures of "
+            f"class folders {shown(one)} and {shown(other)} look alike; rename one of them, or put the images of "
             "both into one folder"
         )
     return None
 
 
 def difference(train: Sequence[str], test: Sequence[str]) -> str | None:
-    """Return how the classes of the two splits differ, None when they are the same."""
+    """Return how the classes of the two splits differ, None if they are the same."""
     only_train = sorted(set(train) - set(test))
     only_test = sorted(set(test) - set(train))
     if not only_train and not only_test:
@@ -58,7 +58,7 @@ def case_twins(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def readable(name: str) -> str:
-    """Return a name of a file as text that can be sent: bytes that are not UTF-8 become escapes."""
+    """Return a file name as valid text: bytes that are not UTF-8 become escapes."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 

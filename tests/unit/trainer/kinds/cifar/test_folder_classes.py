@@ -56,7 +56,7 @@ def test_leftovers_are_nobodys(tmp_path: Path) -> None:
     litter(source)
     assert problems(tmp_path) == {}
     assert list_folder(parse_source("folder:mine"), tmp_path) == plain
-    assert "6 training and 2 test pictures of 2 classes" in acquire("folder:mine", tmp_path).text
+    assert "6 training and 2 test images of 2 classes" in acquire("folder:mine", tmp_path).text
     save(source / "train" / "macosx" / "0.png", 1)
     assert "only in train ['macosx']" in problems(tmp_path)["data"]
 
