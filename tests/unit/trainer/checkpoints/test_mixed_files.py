@@ -157,7 +157,7 @@ def test_state_of_another_shape(saved: Path, store: CheckpointStore, training: S
 
 def test_state_that_was_taken_out(saved: Path, store: CheckpointStore, training: SmallTraining) -> None:
     rewrite(saved / "step-0004" / SHARED, lambda content: content["optimizer"]["state"][0].clear())
-    text = "optimizer.0.weight.momentum_buffer is there only when it was saved"
+    text = "optimizer.0.weight.momentum_buffer exists only when it was saved"
     assert text in str(refusal(store, 4, training.state))
 
 

@@ -93,7 +93,7 @@ def test_foreign_format_is_told(place: Path) -> None:
 
 @pytest.mark.parametrize("make", [scan_bomb, lambda: encoded(photo(99, 99))[:-300]], ids=["scans", "truncated"])
 def test_undecodable_picture_is_named(make: Callable[[], bytes], place: Path) -> None:
-    assert "mine/test/dog/9.png cannot be read as a picture" in refusal(place, make())
+    assert "mine/test/dog/9.png cannot be read as an image" in refusal(place, make())
 
 
 def test_file_name_of_no_text_is_told(place: Path) -> None:
