@@ -133,7 +133,7 @@ def draw(seed: int, number: int) -> Round:
 def play(lab: Lab, service: Service, this: Round, seed: int) -> Round:
     """Run one round and judge it; everything that goes wrong is recorded as a fault."""
     run_id, victim = None, None
-    with this.noting("the round broke off"):
+    with this.noting("the round was interrupted"):
         run_id = lab.submit(**JOB)
         lab.until(lambda: find(lab, service, run_id, this.victim), f"birth of {this.victim}", BIRTH_SECONDS)
         time.sleep(this.moment)

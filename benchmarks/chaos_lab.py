@@ -1,4 +1,4 @@
-"""What `chaos` works with: a web process, processes found by role, and a stop while one holds the write lock."""
+"""Helpers of `chaos`: a web process, processes by role, and stopping a process that holds the write lock."""
 
 import json
 import random
@@ -19,15 +19,15 @@ from app.host.processes import STOPPED_STATES, Identity
 from tests.support.worker_lab import ROOT, Lab
 
 ANSWER_SECONDS: Final = 60.0
-"""How long a write may take in all; the service itself gives up before."""
+"""Maximum duration of a write; the service itself gives up earlier."""
 FREE_SECONDS: Final = 0.3
-"""The lock of a transaction that goes on is free again long before."""
+"""The lock of a running transaction is released long before."""
 GAP_SECONDS: Final = 0.003
-"""At most so long between two looks."""
+"""Maximum time between two checks."""
 
 
 class Service:
-    """A web process, restarted when it is gone."""
+    """A web process that is restarted when it is gone."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -37,7 +37,7 @@ class Service:
         self.process = self.start()
 
     def edit(self, run_id: int) -> int:
-        """Change a run's notes by way of the API and return the HTTP status. Raises OSError without an answer."""
+        """Change a run's notes through the API and return the HTTP status. Raises OSError without a response."""
         url = f"http://127.0.0.1:{self._port}/api/v1/runs/{run_id}"
         body, headers = json.dumps({"notes": "written meanwhile"}).encode(), {"Content-Type": "application/json"}
         request = urllib.request.Request(url, body, headers, method="PATCH")
@@ -45,7 +45,7 @@ class Service:
             return int(answer.status)
 
     def listens(self) -> bool:
-        """Return whether the web process takes connections."""
+        """Return whether the web process accepts connections."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
@@ -65,7 +65,7 @@ class Service:
 
 
 def process_of(lab: Lab, run_id: int, role: str) -> Identity | None:
-    """Return the process of a run that has a role (`shim`, `agent`, `rank 0` …), None when there is none now."""
+    """Return the process of a run with this role (`shim`, `agent`, `rank 0` …), None if there is none."""
     match: Callable[[Identity], bool]
     if role.startswith("rank"):
         match = lambda item: processes.environment_of(item.pid).get("RANK") == role[-1]  # noqa: E731
@@ -83,13 +83,13 @@ def _command(pid: int) -> bytes:
 
 
 def is_stopped(process: Identity) -> bool:
-    """Return whether a process is there and stopped."""
+    """Return whether a process exists and is stopped."""
     found = process.stat()
     return found is not None and found.state in STOPPED_STATES
 
 
 def stop_while_writing(process: Identity, database: Path, *, seconds: float, rng: random.Random) -> bool:
-    """Stop a process inside a write transaction and return whether that worked; if not, it runs as before.
+    """Stop a process inside a write transaction and return whether that worked; if not, it is still running.
 
     Looks at the write lock until somebody has it, stops the process, and sees whether the lock comes free without it.
     """

@@ -157,9 +157,9 @@ def supervisor_lost(facts: Facts) -> str:
 
 
 def folder_gone(facts: Facts) -> str:
-    """Return the text when the run's folder was removed by hand while the run went on."""
+    """Return the text for a run whose folder was removed by hand while it was active."""
     return (
-        f"The folder of the run was removed while stage {facts.stage} ran, so nobody could write down how its ranks "
+        f"The folder of the run was removed while stage {facts.stage} ran, so it could not be recorded how its ranks "
         f"ended. {processes_ended(facts)}"
     )
 

@@ -76,7 +76,7 @@ def owned(session: Session, run_id: int, me: Me) -> Run:
 
 
 def make_run_folder(engine: Engine, run_id: int, me: Me, folder: Path) -> None:
-    """Make the folder of a run that is about to start. Raises LeaseLost, queue.UnknownRun, OSError.
+    """Create the folder of a run that is about to start. Raises LeaseLost, queue.UnknownRun, OSError.
 
     The database holds its lock meanwhile: a worker that was stopped until its run had ended elsewhere and was deleted
     must not bring it back.

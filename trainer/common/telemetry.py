@@ -13,7 +13,7 @@ from trainer.contract.paths import AttemptPaths
 
 
 class Telemetry:
-    """Events and breadcrumb of one rank of one attempt. Raises FileNotFoundError when the run's folder is gone."""
+    """Events and breadcrumb of one rank of one attempt. Raises FileNotFoundError if the run's folder is gone."""
 
     def __init__(self, paths: AttemptPaths, rank: int) -> None:
         make_folder(paths.root, within=paths.run)

@@ -24,7 +24,7 @@ SHIM_START_SECONDS: Final = 2.0
 DESTROY_SECONDS: Final = 5.0
 """How long processes that got SIGKILL may take to vanish."""
 FATES: Final[dict[int | None, Fate]] = {EXIT_CANNOT_WRITE: Fate.NO_SPACE, EXIT_GONE: Fate.GONE}
-"""What a supervisor without a report says with its exit code."""
+"""Fates of a supervisor without a report, by exit code."""
 Begin = Callable[[AttemptPlan], Child | None]
 """Starts the supervisor; None while waiting a moment makes the start faster."""
 
