@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from trainer.common.bf16 import computes_bf16
 from trainer.common.machine import cpu_model, memory_bytes, operating_system
+from trainer.common.process import take_standard_output
 from trainer.contract.environment import EnvironmentReport, GpuInfo
 from trainer.trial import Trial, choose, run_trial
 
@@ -27,12 +28,14 @@ from trainer.trial import Trial, choose, run_trial
 def main() -> int:
     """Print the report and return the exit code."""
     options = _options()
+    output = take_standard_output()
     trial = None
     if options.ranks is not None:
         # The trial forks its ranks, so it runs before anything here initialises CUDA.
         trial = run_trial(choose(options.ranks, options.device, share_gpu=options.share_gpu))
     report = examine(Path(options.data_dir), trial)
-    sys.stdout.write(report.model_dump_json(indent=1) + "\n")
+    with output:
+        output.write(report.model_dump_json(indent=1) + "\n")
     return 1 if report.shortfalls else 0
 
 

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import sys
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,6 +13,7 @@ from trainer.common.checkpoints.errors import CheckpointError
 from trainer.common.checkpoints.ranks import Ranks
 from trainer.common.collectives import Collectives
 from trainer.common.distributed import choose_interface
+from trainer.common.process import take_standard_output
 
 SIZE = 3
 PART = [1, 2]
@@ -56,13 +56,15 @@ def member(rank: int, port: int, connection: Connection) -> None:
 
 def main() -> None:
     """Start the ranks and print their answers."""
+    output = take_standard_output()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(SIZE)]
     processes = [context.Process(target=member, args=(rank, store.port, pipes[rank][1])) for rank in range(SIZE)]
     for process in processes:
         process.start()
-    json.dump([ours.recv() if ours.poll(60) else {} for ours, _ in pipes], sys.stdout)
+    json.dump([ours.recv() if ours.poll(60) else {} for ours, _ in pipes], output)
+    output.close()
     for process in processes:
         process.join(60)
 

@@ -1,10 +1,11 @@
-"""What every rank does before it uses a device: die with its parent and emit `start`; no torch here."""
+"""What processes do before they use a device: die with their parent, emit `start`, own standard output; no torch."""
 
 import ctypes
 import os
 import signal
 import sys
 from importlib import metadata
+from typing import TextIO
 
 from trainer.common.telemetry import Telemetry
 
@@ -42,3 +43,13 @@ def announce(telemetry: Telemetry, *, device: str = "cpu", backend: str = "none"
     """Emit the `start` event; stages without torch call this first, the others use `distributed`."""
     die_with_parent()
     telemetry.start(device=device, backend=backend, world_size=world_size, versions=versions())
+
+
+def take_standard_output() -> TextIO:
+    """Return a stream to standard output, and send what libraries print there to standard error.
+
+    Gloo of torch 2.8 reports its connections on standard output, also in forked children.
+    """
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return stream
