@@ -162,7 +162,7 @@ KIND = KindSpec(
     presets={
         "quick": {
             "data": "synthetic",
-            "epochs": 3,
+            "epochs": 2,
             "batch_size": 10,
             "train_size": 960,
             "validation_size": 200,
