@@ -95,6 +95,7 @@ def prepare(folder: str) -> None:
         session.add(run)
         session.flush()
         path = model_path(settings.runs_dir, int(run.id or 0), run.kind, run.params)
+    path.parent.mkdir(parents=True)
     torch.manual_seed(47)
     save_model(path, CifarNet(len(CLASSES)), classes=CLASSES, seed=47)
 

@@ -67,6 +67,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with running_service(Settings(data_dir=tmp_path_factory.mktemp("data"))) as service:
         add_run(service.engine, "succeeded", kind="cifar", verdict="pass", params={"mode": "no_sync"})
         made = Asked(service=service, folder=folder)
+        made.model.parent.mkdir(parents=True)
         save_model(made.model, network(), classes=CLASSES, seed=47)
         yield made
 

@@ -75,6 +75,7 @@ def add_run(
         number = int(run.id or 0)
     for offset, trained in enumerate(modes if seed is not None else ()):
         path = model_path(app.state.settings.runs_dir, number, "cifar", {"mode": trained})
+        path.parent.mkdir(parents=True)
         save_model(path, network(int(seed or 0) + offset), classes=CLASSES, seed=47)
     return number
 
