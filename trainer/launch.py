@@ -43,6 +43,7 @@ def main() -> int:
     write_json_atomically(
         RankProcess.paths.ranks_exit,
         {"ranks": ranks, "launcher_error": problem, "launcher_signal": signal_number},
+        within=RankProcess.paths.run,  # ranks that were never started have left no folder for their logs
     )
     if problem is not None:
         sys.stderr.write(f"launch failed: {problem}\n")

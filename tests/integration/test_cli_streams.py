@@ -163,7 +163,6 @@ def add_wide(settings: Settings, engine: Engine, ids: dict[str, int]) -> dict[st
     half.mkdir(parents=True)
     (half / MANIFEST).write_text("{")
     folder = settings.runs_dir / str(ids["cifar"]) / "artifacts" / "no_sync"
-    folder.mkdir(parents=True)
     save_model(folder / "model.pt", network(), classes=CLASSES, seed=47)
     return {"saved": saved, "model": ids["cifar"]}
 

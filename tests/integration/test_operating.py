@@ -126,6 +126,7 @@ def test_children_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ranks=1,
         grace_seconds=1.0,
     )
+    plan.paths.run.mkdir()  # as the worker does
     executor = LocalExecutor(settings)
     handle = executor.start(plan)
     seen = until(lambda: (tmp_path / "seen").exists() and (tmp_path / "seen").read_text(), "what the job saw")
