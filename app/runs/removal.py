@@ -112,8 +112,9 @@ def remove_path(path: Path) -> None:
     Folders that a run closed to itself are opened first. Raises OSError where something stays.
     """
     if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
+        with contextlib.suppress(IsADirectoryError):  # somebody has just moved a folder here
+            path.unlink(missing_ok=True)
+            return
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             shutil.rmtree(path, onerror=_unless_gone)

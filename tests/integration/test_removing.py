@@ -96,6 +96,20 @@ def test_run_is_deleted_once(engine: Engine, settings: Settings) -> None:
     assert states(engine) == {}
 
 
+def test_folder_moved_there_after_the_look_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, aside, look = folder_of_files(tmp_path / "1", 3), tmp_path / "aside", Path.is_dir
+
+    def look_and_move(path: Path) -> bool:
+        found = look(path)
+        if path == aside and folder.exists():
+            folder.rename(aside)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", look_and_move)
+    remove_path(aside)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_pin_wins_over_a_policy(engine: Engine, settings: Settings) -> None:
     run_id = end_run(engine, settings.runs_dir, pinned=True)
     with pytest.raises(Conflict, match="was pinned"):
