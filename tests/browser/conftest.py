@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 from sqlalchemy import Engine
 
 from app.db import create_database_engine
@@ -35,6 +35,8 @@ BOTH = pytest.mark.parametrize(
 """For tests that hold with JavaScript and without."""
 SECTIONS = ["overview", "checks", "results", "metrics", "ranks", "log", "files", "parameters"]
 """Of the page of a run."""
+PATIENCE_MS = 20_000
+"""How long an action or an expectation waits for what must happen; several times what a quiet machine needs."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -118,6 +120,7 @@ def engine(service: Service) -> Iterator[Engine]:
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         pytest.skip("there is no Chromium on this machine")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield chromium
@@ -171,7 +174,7 @@ def tab(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
     """A tab; parametrise it indirectly with keyword arguments of a browser context."""
     options: dict[str, Any] = getattr(request, "param", {})
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     opened = open_tab(context)
     yield opened
     context.close()
