@@ -1,4 +1,4 @@
-"""What every form of the web application has: its state, and the REST API, which commands call in their own process."""
+"""Parts that every form of the web application shares: its state, and the REST API, which commands call in-process."""
 
 from threading import BoundedSemaphore
 
@@ -30,14 +30,14 @@ def create_local_api(settings: Settings) -> FastAPI:
 def api_router() -> APIRouter:
     """Return every route of the REST API."""
     api = APIRouter(prefix=problems.BASE)
-    # `exports` before `runs`: /runs/export is no number of a run.
+    # `exports` before `runs`: /runs/export must not be parsed as a run's number.
     for module in (exports, runs, telemetry, stream, files, kinds, predict, sharing, storage, operating):
         api.include_router(module.router)
     return api
 
 
 def fill_state(app: FastAPI, settings: Settings) -> None:
-    """Give an application what its routes take from `app.state`."""
+    """Set what an application's routes read from `app.state`."""
     app.state.settings = settings
     app.state.engine = create_database_engine(settings)
     app.state.write_probe = WriteProbe(app.state.engine)

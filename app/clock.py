@@ -9,7 +9,7 @@ def now() -> datetime:
 
 
 def rfc3339(moment: datetime | None) -> str | None:
-    """Return `moment` as RFC 3339 with milliseconds, ending in Z; None stays None."""
+    """Return `moment` as RFC 3339 with milliseconds, ending in Z; None for None."""
     if moment is None:
         return None
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

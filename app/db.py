@@ -14,14 +14,14 @@ from sqlmodel import Session
 from app.settings import Settings
 
 __all__ = ["Engine", "Session"]
-"""Names that rooms without SQL of their own take from here."""
+"""Names re-exported for packages that contain no SQL."""
 
 BUSY_TIMEOUT_MS = 30_000
-"""How long a writer waits for its turn, in all."""
+"""How long a writer waits for the lock in total."""
 PATIENCE_MS = 4_000
-"""Of that, before it looks whether a stopped worker holds the lock."""
+"""Of this, the part before checking whether a stopped worker holds the lock."""
 ASIDE_MS = 1_000
-"""How long a request that only reads waits for the write lock, to keep what it found out for the next one."""
+"""How long a read request waits for the write lock to store what it computed for later requests."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -57,7 +57,7 @@ def create_database_engine(settings: Settings) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
-    # The driver must not open transactions by itself: `_begin_sqlite` decides which kind.
+    # The driver must not open transactions itself: `_begin_sqlite` decides which kind.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in (
@@ -71,8 +71,8 @@ def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
 
 
 def _begin_sqlite(connection: Any) -> None:
-    # A deferred transaction that turns into a write fails at once with "database is locked" when another writer came
-    # between, whatever the busy timeout; an immediate one waits its turn.
+    # A deferred transaction that turns into a write fails at once with "database is locked" if another writer was
+    # faster, whatever the busy timeout; an immediate one waits its turn.
     options = connection.get_execution_options()
     if options.get("ddp_audit_write", False):
         _begin_writing(connection, options.get("ddp_audit_patience_ms", BUSY_TIMEOUT_MS))
@@ -86,7 +86,7 @@ def _begin_writing(connection: Any, patience: int) -> None:
     except OperationalError as error:
         if patience <= PATIENCE_MS or not is_locked(error):
             raise
-        from app.runs.workers import continue_stopped_workers  # its rows are made with this module
+        from app.runs.workers import continue_stopped_workers  # its models import this module
 
         continue_stopped_workers(connection)
         _begin_within(connection, patience - PATIENCE_MS)
@@ -103,7 +103,7 @@ def _begin_within(connection: Any, milliseconds: int) -> None:
 
 
 def is_locked(error: OperationalError) -> bool:
-    """Return whether SQLite refused because somebody else holds the write lock."""
+    """Return whether SQLite refused because another connection holds the write lock."""
     return "database is locked" in str(error.orig)
 
 
@@ -116,7 +116,7 @@ def read_session(engine: Engine) -> Iterator[Session]:
 
 @contextmanager
 def own_session(engine: Engine) -> Iterator[Session]:
-    """Yield such a session on a connection that is not the pool's: for what somebody else sets the pace of."""
+    """Yield such a session on a connection outside the pool: for answers whose pace the client sets."""
     with engine.connect() as connection:
         connection.detach()
         with Session(connection) as session:
@@ -127,7 +127,8 @@ def own_session(engine: Engine) -> Iterator[Session]:
 def write_session(engine: Engine, *, patience_ms: int | None = None) -> Iterator[Session]:
     """Yield a session that holds the write lock; commits at the end, rolls back on an exception.
 
-    Waits for the lock as long as SQLite is told to, or `patience_ms`. Raises OperationalError when it is not had.
+    Waits for the lock as long as SQLite is configured to, or `patience_ms`. Raises OperationalError if the lock is not
+    obtained.
     """
     options = {"ddp_audit_patience_ms": BUSY_TIMEOUT_MS if patience_ms is None else patience_ms}
     with (
@@ -140,9 +141,10 @@ def write_session(engine: Engine, *, patience_ms: int | None = None) -> Iterator
 
 
 def why_unavailable(error: Exception) -> str:
-    """Return why the database cannot be used now, where `error` says that; empty for any other error.
+    """Return why the database cannot be used now, if `error` says so; empty for any other error.
 
-    Neither the program's fault nor its user's: held by another program, a full disk, or a crowd. All pass.
+    The causes are temporary and not a fault of program or user: another program's lock, a full disk, or too many
+    requests.
     """
     if not isinstance(error, OperationalError | PoolTimeout):
         return ""
@@ -150,14 +152,14 @@ def why_unavailable(error: Exception) -> str:
 
 
 class DataVersion:
-    """Tells whether anybody has written to the database, much faster than a query; holds a connection of its own."""
+    """Detects writes of other connections to the database, much faster than a query; holds its own connection."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: PoolProxiedConnection | None = None
 
     def read(self) -> int | None:
-        """Return a number that changes with every commit of another connection; None where the database has none."""
+        """Return a number that changes with every commit of another connection; None if the database has none."""
         if self._engine.dialect.name != "sqlite":
             return None
         if self._connection is None:
@@ -169,7 +171,7 @@ class DataVersion:
             cursor.close()
 
     def close(self) -> None:
-        """Give the connection back; reading again takes another one, whose numbers are its own."""
+        """Return the connection to the pool; the next reading takes another one, whose numbers are not comparable."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

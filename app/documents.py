@@ -1,4 +1,4 @@
-"""What every document of the API is: a model that builds, checks and describes it."""
+"""The base of every document of the API: a model that builds, checks and describes it."""
 
 from typing import Any, Protocol
 
@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Document(BaseModel):
-    """A document; its fields are the members of the JSON, in their order."""
+    """A document; its fields are the members of the JSON, in order."""
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True, validate_by_name=True, validate_by_alias=True)
 
     def __getitem__(self, member: str) -> Any:
-        """Return a member by the name it has in the JSON, as tables and templates ask for it. Raises KeyError."""
+        """Return a member by its name in the JSON, as tables and templates use it. Raises KeyError."""
         fields = type(self).model_fields
         if member in fields and fields[member].alias is None:
             return getattr(self, member)
@@ -22,7 +22,7 @@ class Document(BaseModel):
         raise KeyError(member)
 
     def get(self, member: str) -> Any:
-        """Return a member by the name it has in the JSON, None for one that this document does not have."""
+        """Return a member by its name in the JSON, None if this document does not have it."""
         try:
             return self[member]
         except KeyError:
@@ -30,16 +30,16 @@ class Document(BaseModel):
 
 
 class Members(Protocol):
-    """What has named members: a document, or the dictionary it is on the wire."""
+    """Anything with named members: a document, or its dictionary form on the wire."""
 
     def __getitem__(self, member: str, /) -> Any: ...
 
     def get(self, member: str, /) -> Any:
-        """Return a member, None for one that is not there."""
+        """Return a member, None if it is missing."""
 
 
 def to_json(value: Any) -> bytes:
-    """Return a document, or dictionaries and lists with documents in them, as JSON. Raises TypeError for others."""
+    """Return a document, or dictionaries and lists of documents, as JSON. Raises TypeError for other values."""
     return orjson.dumps(value, default=_plain)
 
 

@@ -1,4 +1,4 @@
-"""What the processes started here inherit: neither secrets, nor what another launcher set for ranks of its own."""
+"""The environment of child processes: no secrets, and no variables that another launcher set for its own ranks."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ SECRETS: Final = (
     "DDP_AUDIT_WEBHOOK_SECRET",
     "DDP_AUDIT_DATABASE_URL",
 )
-"""What no job and no child that decodes pictures may see; an address of a database may hold a password."""
+"""Hidden from jobs and from the child that decodes pictures; a database address may contain a password."""
 RANKS: Final = frozenset(
     {
         "RANK",
@@ -29,7 +29,7 @@ RANKS: Final = frozenset(
         "DDP_AUDIT_PARENT_PID",
     }
 )
-"""What torchrun and its like tell a rank about its group."""
+"""Variables by which torchrun and similar launchers describe the group to a rank."""
 LAUNCHERS: Final = (
     "TORCHELASTIC_",
     "PET_",
@@ -49,11 +49,11 @@ LAUNCHERS: Final = (
     "JSM_",
     "FLUX_",
 )
-"""Beginnings of what launchers set for the processes they start, torchrun's own options (PET_) included."""
+"""Prefixes of variables that launchers set for their processes, including torchrun's own options (PET_)."""
 
 
 def for_children(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a child inherits. Secrets are settings, which are read in any case of letters."""
+    """Return the environment of a child. Secrets are matched case-insensitively, as settings are."""
     return {
         name: value
         for name, value in environment.items()

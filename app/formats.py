@@ -1,4 +1,4 @@
-"""How pages write numbers, shares, durations and sizes; pure functions used as template filters."""
+"""Formatting of numbers, shares, durations and sizes on pages; pure functions used as template filters."""
 
 import json
 import math
@@ -10,14 +10,13 @@ from typing import Any, Final
 NON_FINITE: Final = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "−∞"}
 NOTHING: Final = "–"
 WORKER: Final = re.compile(r"^[0-9a-f]{32}$")
-"""What a worker signs with: an id nobody reads."""
+"""A worker's id as recorded in the history."""
 
 
 def number(value: Any) -> str:
     """Return a number for people: whole ones with thousands separators, others with five significant digits.
 
-    The names of non-finite numbers show as themselves, None as a dash, a list with commas between, anything else as
-    text.
+    Names of non-finite numbers are kept, None is a dash, a list is separated by commas, anything else is shown as text.
     """
     if value is None:
         return NOTHING
@@ -48,9 +47,10 @@ def _decimal(value: float) -> str:
 
 
 def exact(value: Any) -> str:
-    """Return a parameter as `-p name=value` takes it: text as it is, everything else as JSON with every digit.
+    """Return a parameter as `-p name=value` takes it: text unchanged, everything else as JSON with every digit.
 
-    Text that would be read as something else (`true`, `007`) is quoted: what is shown reads back as the same value.
+    Text that would be read as something else (`true`, `007`) is quoted, so that the shown text reads back as the same
+    value.
     """
     if isinstance(value, str) and read_back(value) == value:
         return value
@@ -58,20 +58,20 @@ def exact(value: Any) -> str:
 
 
 def parameter(value: Any) -> str:
-    """Return a parameter of one of several runs, with every digit; a dash for a run that has none."""
+    """Return a parameter of one of several runs, with every digit; a dash for a run without it."""
     return NOTHING if value is None else exact(value)
 
 
 def read_back(text: str) -> Any:
-    """Return the value that `exact` wrote as `text`: JSON where it is JSON, else the text itself."""
+    """Return the value that `exact` wrote as `text`: parsed if it is JSON, else the text itself."""
     try:
-        return json.loads(text, parse_constant=str)  # NaN and Infinity stay words, which every number refuses
+        return json.loads(text, parse_constant=str)  # NaN and Infinity remain text, which no number field accepts
     except (ValueError, RecursionError):
         return text
 
 
 def telling_apart(values: Sequence[Any], write: Callable[[Any], str] = number) -> Callable[[Any], str]:
-    """Return how to write values that are shown side by side: `write`, or `exact` where that hides a difference."""
+    """Return the formatter for values shown side by side: `write`, or `exact` if `write` would hide a difference."""
     different: list[Any] = []
     for value in values:
         if value not in different:
@@ -81,12 +81,12 @@ def telling_apart(values: Sequence[Any], write: Callable[[Any], str] = number) -
 
 
 def percent(value: Any) -> str:
-    """Return a share of one as per cent with one decimal."""
+    """Return a share as a percentage with one decimal."""
     return NOTHING if not isinstance(value, int | float) else f"{100 * value:.1f} %"
 
 
 def times(value: Any) -> str:
-    """Return a ratio: per cent up to ten times, as a factor beyond."""
+    """Return a ratio: as a percentage up to ten times, as a factor above."""
     if not isinstance(value, int | float):
         return NOTHING
     return percent(value) if abs(value) <= 10 else f"{number(float(value))} times"
@@ -105,7 +105,7 @@ def size(value: Any) -> str:
 
 
 def moment(value: Any) -> datetime | None:
-    """Return an aware datetime from RFC 3339 text; None stays None."""
+    """Return an aware datetime from RFC 3339 text; None for None."""
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(str(value))
@@ -142,9 +142,9 @@ def words(value: Any) -> str:
 
 
 def sentence(value: Any) -> str:
-    """Return text that is a note elsewhere (`the file is empty`) as a sentence of its own.
+    """Return text that is a note elsewhere (`the file is empty`) as a full sentence.
 
-    A first word that names something (`world_size: must be ...`) stays as it is written.
+    A first word that is a name (`world_size: must be ...`) is not capitalised.
     """
     text = str(value).strip().replace("`", "")
     if not text:
@@ -155,7 +155,7 @@ def sentence(value: Any) -> str:
 
 
 def first_clause(text: str) -> str:
-    """Return the beginning of a description that can stand alone, without a full stop."""
+    """Return the first sentence of a description, without a full stop."""
     clause = " ".join(text.split("\n\n", 1)[0].split())
     for end in (". ", "; ", ": "):
         clause = clause.split(end, 1)[0]
@@ -168,6 +168,6 @@ def many(count: int, thing: str) -> str:
 
 
 def who(actor: Any) -> str:
-    """Return who did something; a worker by the beginning of its id, which its log carries."""
+    """Return the name of an actor; a worker by the beginning of its id, which also appears in its log."""
     text = str(actor or NOTHING)
     return f"worker {text[:8]}" if WORKER.match(text) else text

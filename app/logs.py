@@ -12,13 +12,13 @@ from app.settings import Settings
 
 HIDDEN: Final = "[hidden]"
 SHORTEST_SECRET: Final = 4
-"""Replacing shorter ones everywhere would tear ordinary words apart, and give them away by the gaps."""
+"""Replacing shorter secrets everywhere would garble ordinary words and reveal the secrets by the gaps."""
 
 
 def configure(settings: Settings, stream: TextIO | None = None, *, level: int = logging.INFO) -> None:
     """Send structured lines and those of the libraries to `stream`, by default standard error, from `level` on.
 
-    Every program calls this once, before it logs; commands with an answer to print ask for warnings only.
+    Every program calls this once, before it logs; commands that print an answer log only warnings.
     """
     target = sys.stderr if stream is None else stream
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not target.isatty())
@@ -26,7 +26,7 @@ def configure(settings: Settings, stream: TextIO | None = None, *, level: int = 
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        # The plain traceback: one that shows local variables would show headers and settings.
+        # The plain traceback: a traceback with local variables would reveal headers and settings.
         structlog.processors.format_exc_info,
         Redaction(settings),
     ]
@@ -48,11 +48,11 @@ def configure(settings: Settings, stream: TextIO | None = None, *, level: int = 
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        # A server that was started with its own configuration in this process has given these its level and handlers.
+        # A server started in this process may have given these loggers its own level and handlers.
         logger = logging.getLogger(name)
         logger.handlers[:], logger.propagate, logger.disabled = [], True, False
         logger.setLevel(logging.NOTSET)
-    for name in ("httpx", "httpcore", "alembic"):  # httpx writes whole addresses, the webhook's among them
+    for name in ("httpx", "httpcore", "alembic"):  # httpx logs full URLs, including the webhook's
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -66,12 +66,12 @@ _CONTROLS: Final = {
 
 
 def _text(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """Return a line for a terminal, which obeys none of it: a path asked for may hold escape sequences."""
+    """Return a line without terminal control characters: a requested path may contain escape sequences."""
     return _LOGFMT(logger, method, event).translate(_CONTROLS)
 
 
 class Redaction:
-    """Replaces every secret of the settings wherever it stands in a line."""
+    """Replaces every secret of the settings anywhere in a line."""
 
     def __init__(self, settings: Settings) -> None:
         values = [getattr(settings, name) for name in type(settings).model_fields]

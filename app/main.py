@@ -1,4 +1,4 @@
-"""Builds the web application out of the REST API, the pages and everything that stands before them."""
+"""Builds the web application from the REST API, the pages and the middleware around them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ DESCRIPTION: Final = "Runs multi-rank training jobs and gives a numeric verdict 
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application for a database that is at the newest schema. Starts nothing before its first request."""
+    """Return the application for a database at the newest schema. Starts nothing before its first request."""
     app = docs.Described(
         title="ddp-audit",
         version=health.product_version(),
@@ -48,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
     app.add_route("/favicon.ico", favicon, include_in_schema=False)
-    # The last one added is the outermost.
+    # The middleware added last is the outermost.
     app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, settings=settings, access=app.state.access)
     app.add_middleware(Measured, monitor=app.state.monitor)
@@ -61,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 async def favicon(_request: Request) -> Response:
-    """Give the icon that a browser asks for beside files which name none, such as a picture in a tab of its own."""
+    """Return the icon that browsers request for files that do not name one, such as a picture in its own tab."""
     return FileResponse(STATIC / "icon.svg", headers={"Cache-Control": "max-age=86400"})
 
 
@@ -79,6 +79,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def stop_streams(app: FastAPI) -> None:
-    """End every open stream; their clients come back to the next start."""
+    """End every open stream; clients reconnect after the next start."""
     app.state.stopping = True
     app.state.live.close()

@@ -32,20 +32,20 @@ def schema_versions(engine: Engine) -> tuple[str | None, str]:
         present = MigrationContext.configure(connection).get_current_revision()
     newest = ScriptDirectory.from_config(_config()).get_current_head()
     if newest is None:
-        raise RuntimeError("the program holds no migrations: it is not installed as a whole")
+        raise RuntimeError("the program has no migrations: its installation is incomplete")
     return present, newest
 
 
 def known_versions() -> set[str]:
-    """Return every version this program can read and bring up to the newest."""
+    """Return every version this program can read and migrate to the newest."""
     return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the database to the newest schema and return (version before, version after).
 
-    Two processes that start together take turns. Raises SchemaTooNew, or what a migration raised; then nothing was
-    changed.
+    Two processes that start together take turns. Raises SchemaTooNew, or what a migration raised; the database is then
+    unchanged.
     """
     engine = create_database_engine(settings)
     try:
@@ -55,7 +55,7 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
             before, newest = schema_versions(engine)
             if before is not None and before not in known_versions():
                 raise SchemaTooNew(
-                    f"the database is at schema {before}, this program knows up to {newest}: "
+                    f"the database is at schema {before}, this program supports up to {newest}: "
                     "it was written by a newer ddp-audit; update the program or use another data directory"
                 )
             if before != newest:
@@ -69,10 +69,11 @@ def _upgrade(engine: Engine) -> None:
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             # SQLite changes a column by copying the table and dropping the old one. With foreign keys on, the drop
-            # deletes every row that refers to it. The switch works only outside a transaction: not through SQLAlchemy.
+            # deletes every row that refers to it. The setting works only outside a transaction, so not through
+            # SQLAlchemy.
             driver: Any = connection.connection.driver_connection
             driver.execute("PRAGMA foreign_keys = OFF")
-        # A transaction of our own: Alembic would commit before the references are checked.
+        # Our own transaction: Alembic would commit before the references are checked.
         with connection.begin():
             command.upgrade(_config(connection), "head")
             if engine.dialect.name == "sqlite":

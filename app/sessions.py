@@ -1,4 +1,4 @@
-"""What is kept of signing in: the key that signs session cookies, and the sessions that ended before their time."""
+"""Stored state of sign-ins: the key that signs session cookies, and the sessions that were ended early."""
 
 import os
 import secrets
@@ -17,25 +17,25 @@ KEY_FILE: Final = "session.key"
 
 
 class EndedSession(SQLModel, table=True):
-    """A session that somebody signed out of: no copy of its cookie lets anybody in any more."""
+    """A session that was signed out: no copy of its cookie is accepted any more."""
 
     __tablename__ = "ended_session"
 
     id: str = Field(primary_key=True)
     """The random text in its cookie."""
     until: datetime = Field(sa_type=UtcDateTime)
-    """From then on the cookie is too old by itself, and the row may go."""
+    """After this the cookie has expired, and the row may be removed."""
 
 
 def end_session(engine: Engine, session_id: str, lifetime: timedelta) -> None:
-    """Record that a session has ended, for as long as a cookie of it could be valid; doing it twice changes nothing."""
+    """Record that a session has ended, for as long as its cookie could be valid; repeating it changes nothing."""
     with write_session(engine) as session:
         session.execute(delete(EndedSession).where(col(EndedSession.until) < now()))
         session.merge(EndedSession(id=session_id, until=now() + lifetime))
 
 
 def has_ended(engine: Engine, session_id: str) -> bool:
-    """Return whether somebody signed out of a session."""
+    """Return whether a session was signed out."""
     with read_session(engine) as session:
         return session.get(EndedSession, session_id) is not None
 
@@ -50,12 +50,12 @@ def session_key(data_dir: Path) -> str:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as handle:
             handle.write(secrets.token_hex(32))
-        with suppress(FileExistsError):  # another process was first: its key counts
+        with suppress(FileExistsError):  # another process was first: its key is used
             os.link(aside, path)
         aside.unlink()
     return path.read_text()
 
 
 def forget_key(data_dir: Path) -> None:
-    """End every session: the next start makes another key. For a database that does not know who signed out of what."""
+    """End every session: the next start creates a new key. For a database that lacks the newest sign-outs."""
     (data_dir / KEY_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The one place that reads the environment: every `DDP_AUDIT_*` setting, checked once."""
+"""The only module that reads the environment: every `DDP_AUDIT_*` setting, checked once."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -18,7 +18,7 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 def _as_text(value: Any, info: ValidationInfo) -> Any:
-    """Return a value as it was given. Raises ValueError for bytes that are no text; a directory may have any name."""
+    """Return a value unchanged. Raises ValueError for bytes that are not valid text; a directory may have any name."""
     if isinstance(value, str) and not str(info.field_name).endswith("_dir"):
         try:
             value.encode()
@@ -38,7 +38,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="ignore",
         env_ignore_empty=True,
-        hide_input_in_errors=True,  # the input of a failed check holds the tokens
+        hide_input_in_errors=True,  # the input of a failed check contains the tokens
     )
 
     data_dir: Path = Path()
@@ -60,11 +60,11 @@ class Settings(BaseSettings):
     """Read only."""
     public_read: bool = False
     targets: str = ""
-    """Reserved for audits of your own code: any value is refused until there are some."""
+    """Reserved for audits of your own code: any value is refused until they are supported."""
     executor: str = LOCAL
-    """Where attempts are started; nothing but `local` yet."""
+    """Where attempts are started; only `local` is supported."""
     warm_start: bool = True
-    """Keep a process with torch imported and fork the attempts from it; without, each imports torch for itself."""
+    """Keep a process with torch imported and fork the attempts from it; otherwise each attempt imports torch itself."""
     start_seconds: float = Field(120, gt=0)
     """Until a rank's first event."""
     stall_seconds: float = Field(60, gt=0)
@@ -75,13 +75,13 @@ class Settings(BaseSettings):
     stop_grace_seconds: float = Field(10, ge=0, le=3600)
     max_upload_bytes: int = Field(5 * 1024 * 1024, ge=1)
     max_image_pixels: int = Field(MAX_IMAGE_PIXELS, ge=1)
-    """Of a picture to classify, and of one in a folder to learn from."""
+    """Of a picture to classify, and of a picture in a training folder."""
     max_cpu_runs: int = Field(1, ge=1)
     """Per database."""
     webhook_url: SecretStr | None = None
-    """Told of every run that ends; secret, because many receivers put their key into the address."""
+    """Notified of every run that ends; secret, because many receivers put their key into the address."""
     webhook_secret: SecretStr | None = None
-    """Signs what is sent."""
+    """Signs the messages."""
     min_free_bytes: int = Field(256 * 1024**2, ge=0)
     """`/readyz` fails below this much free disk in the data or the runs directory."""
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -137,12 +137,14 @@ class Settings(BaseSettings):
         if not self.webhook_url.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("DDP_AUDIT_WEBHOOK_URL must begin with https:// or http://")
         if self.webhook_secret is None:
-            raise ValueError("DDP_AUDIT_WEBHOOK_URL is set: set DDP_AUDIT_WEBHOOK_SECRET too, every message is signed")
+            raise ValueError(
+                "DDP_AUDIT_WEBHOOK_URL is set: set DDP_AUDIT_WEBHOOK_SECRET too, because every message is signed"
+            )
         return self
 
     @property
     def database(self) -> "URL":
-        """Where the database is; built from parts, since a path may hold what means something in an address."""
+        """Address of the database; built from parts, since a path may contain characters that are special in URLs."""
         from sqlalchemy import URL, make_url
 
         if self.database_url:
@@ -171,7 +173,7 @@ def refusals(error: ValidationError) -> str:
 
 
 class ClientSettings(BaseSettings):
-    """What a client command needs to know: which service it talks to, and as whom."""
+    """Settings of a client command: which service it talks to, and with which token."""
 
     model_config = SettingsConfigDict(env_prefix="DDP_AUDIT_", frozen=True, extra="ignore", env_ignore_empty=True)
 
@@ -189,7 +191,7 @@ class ClientSettings(BaseSettings):
 
     @property
     def base_url(self) -> str:
-        """Where the service listens; an address that stands for every interface is reached by loopback."""
+        """Address of the service; a wildcard address is reached by loopback."""
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{name}]:{self.port}" if ":" in name else f"http://{name}:{self.port}"
 

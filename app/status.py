@@ -1,4 +1,4 @@
-"""How the service stands: what keeps runs from starting, workers, the queue, versions and free disk."""
+"""Status of the service: problems that keep runs from starting, workers, the queue, versions and free disk."""
 
 import threading
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from app.storage.disk import free_bytes
 
 PROBE_KEY: Final = "readiness_probe"
 FRESH_SECONDS: Final = 5.0
-"""How long one try at writing to the database is good for: monitors ask often, and each try takes the write lock."""
+"""How long a test write to the database counts: monitors ask often, and each test takes the write lock."""
 MOST_WAITING: Final = 50
-"""Waiting runs listed; their number is given whole."""
+"""Maximum number of waiting runs listed; their count is always complete."""
 
 
 class Shortfall(Document):
-    """One thing that keeps runs from being recorded or started."""
+    """One problem that keeps runs from being recorded or started."""
 
     code: str = Field(description="database_unavailable, no_worker or disk_low")
     detail: str
@@ -41,7 +41,7 @@ class LiveWorker(Document):
 
     pid: int
     host: str
-    devices: dict[str, Any] | None = Field(description="What it sees of its machine; null until it has looked.")
+    devices: dict[str, Any] | None = Field(description="What it found on its machine; null until the first probe.")
     kinds: list[str]
     targets: list[str]
 
@@ -52,7 +52,7 @@ class LiveWorker(Document):
 
 
 class WorkerDocument(LiveWorker):
-    """A worker process and when it was heard last."""
+    """A worker process and the age of its last heartbeat."""
 
     started_at: str
     heartbeat_at: str
@@ -76,7 +76,7 @@ class SchemaVersions(Document):
     """Schema of the database."""
 
     database: str | None
-    program: str = Field(description="The newest this program knows.")
+    program: str = Field(description="The newest version this program supports.")
 
 
 class Disk(Document):
@@ -87,10 +87,10 @@ class Disk(Document):
 
 
 class StatusDocument(Document):
-    """How the service stands."""
+    """Status of the service."""
 
     ready: bool
-    checked_at: str = Field(description="When writing to the database was tried last; at most once in five seconds.")
+    checked_at: str = Field(description="Time of the last test write to the database; at most one in five seconds.")
     shortfalls: list[Shortfall]
     workers: list[WorkerDocument]
     queue: list[WaitingRun] = Field(description="The first 50.")
@@ -102,11 +102,11 @@ class StatusDocument(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writable:
-    """What trying to write to the database found."""
+    """Outcome of a test write to the database."""
 
     checked_at: datetime
     fault: str | None
-    """Why it cannot be written; None when it can."""
+    """Why it cannot be written; None if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +114,15 @@ class Readiness:
     """Whether runs can be recorded and executed."""
 
     shortfalls: list[Shortfall]
-    """The gravest first; empty means ready."""
+    """Most severe first; empty means ready."""
     workers: list[LiveWorker]
     """Live workers that have listed their devices."""
     checked_at: datetime
-    """When writing to the database was tried last."""
+    """Time of the last test write to the database."""
 
 
 class WriteProbe:
-    """Whether the database can be written: tried at most once in FRESH_SECONDS, however many ask and how often."""
+    """Whether the database can be written: tested at most once in FRESH_SECONDS, for any number of requests."""
 
     def __init__(self, engine: Engine, clock: Callable[[], datetime] = now) -> None:
         self._engine, self._clock = engine, clock
@@ -130,15 +130,15 @@ class WriteProbe:
         self._found: Writable | None = None
 
     def look(self) -> Writable:
-        """Return what was found out last, or now if that is too long ago."""
-        with self._lock:  # who asks meanwhile waits for the answer instead of trying, too
+        """Return the last outcome, or a new one if the last is too old."""
+        with self._lock:  # concurrent requests wait for this answer instead of testing, too
             at = self._clock()
             if self._found is None or not 0 <= (at - self._found.checked_at).total_seconds() < FRESH_SECONDS:
                 self._found = Writable(checked_at=at, fault=self._try(at.isoformat()))
             return self._found
 
     def _try(self, value: str) -> str | None:
-        # Another value each time: a row that stays as it is would not be written.
+        # A different value each time: an unchanged row would not be written.
         try:
             with write_session(self._engine, patience_ms=ASIDE_MS) as session:
                 session.merge(Meta(key=PROBE_KEY, value=value))
@@ -148,7 +148,7 @@ class WriteProbe:
 
 
 def readiness(engine: Engine, settings: Settings, probe: WriteProbe) -> Readiness:
-    """Ask whether the database can be written, look for workers, and measure the disk."""
+    """Test whether the database can be written, look for workers, and measure free disk."""
     found = probe.look()
     fault = found.fault
     workers: list[LiveWorker] = []
@@ -176,8 +176,8 @@ def _disk_shortfalls(settings: Settings) -> list[Shortfall]:
     return [
         Shortfall(
             code="disk_low",
-            detail=f"the {name} directory has {free} bytes free, DDP_AUDIT_MIN_FREE_BYTES asks for "
-            f"{settings.min_free_bytes}: `ddp-audit usage` and `ddp-audit retention` show what could go",
+            detail=f"the {name} directory has {free} bytes free, DDP_AUDIT_MIN_FREE_BYTES requires "
+            f"{settings.min_free_bytes}: `ddp-audit usage` and `ddp-audit retention` show what could be removed",
         )
         for name, free in free_bytes(settings).items()
         if free < settings.min_free_bytes
@@ -185,7 +185,7 @@ def _disk_shortfalls(settings: Settings) -> list[Shortfall]:
 
 
 def standing(engine: Engine, settings: Settings, probe: WriteProbe) -> StatusDocument:
-    """Return how the service stands, as far as its database answers."""
+    """Return the status of the service, as far as its database is available."""
     found = readiness(engine, settings, probe)
     document = StatusDocument(
         ready=not found.shortfalls,
@@ -203,7 +203,7 @@ def standing(engine: Engine, settings: Settings, probe: WriteProbe) -> StatusDoc
             workers, queue = _workers(session), _queue(session)
             waiting, running = _counts(session)
         present, newest = schema_versions(engine)
-    except SQLAlchemyError:  # told above: the database is away
+    except SQLAlchemyError:  # reported above: the database is unavailable
         return document
     known = {"workers": workers, "queue": queue, "waiting": waiting, "running": running}
     return document.model_copy(update={**known, "versions": SchemaVersions(database=present, program=newest)})
@@ -226,7 +226,7 @@ def _worker(row: WorkerRow) -> WorkerDocument:
 
 
 def _counts(session: Session) -> tuple[int, int]:
-    """Return how many runs wait, and how many have begun and not ended."""
+    """Return how many runs wait, and how many have started and not ended."""
     alive = select(func.count()).select_from(Run).where(col(Run.deleting).is_(False))
     waiting = session.exec(alive.where(Run.state == State.QUEUED)).one()
     return waiting, session.exec(alive.where(col(Run.state).not_in(FINAL))).one() - waiting

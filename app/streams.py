@@ -1,4 +1,4 @@
-"""Standard streams as a program may find them: closed, full, without a reader, or unable to spell a text."""
+"""Robust standard streams: closed, full, without a reader, or with an encoding that cannot represent a text."""
 
 import codecs
 import io
@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 INPUT, ANSWER, ASIDE = 0, 1, 2
 """Descriptors of standard input, output and error."""
 SPELLED: Final = "ddp-audit-spelled"
-"""Name of the error handler that spells what an encoding cannot hold."""
+"""Name of the error handler that spells out characters an encoding cannot represent."""
 PLAIN: Final = {
     "\N{MIDDLE DOT}": "-",
     "\N{EN DASH}": "-",
@@ -21,7 +21,7 @@ PLAIN: Final = {
     "\N{MULTIPLICATION SIGN}": "x",
     "\N{REPLACEMENT CHARACTER}": "?",
 }
-"""Signs the product itself uses; any other character becomes its number, as Python writes it."""
+"""Symbols used by the product; any other character becomes its escape, as Python writes it."""
 
 
 class OutputFailed(OSError):
@@ -35,14 +35,14 @@ class _Descriptor(io.FileIO):
         super().__init__(number, "wb", closefd=False)
 
     def put(self, data: Any) -> int:
-        """Write as the base class does, and wait where the other side has set the descriptor not to block."""
+        """Write as the base class does, but wait if another process has made the descriptor non-blocking."""
         while (written := super().write(data)) is None:
             select.select([], [self], [])
         return written
 
 
 class Answer(_Descriptor):
-    """Standard output. Its first failure is raised, once; a reader that went away is not a failure."""
+    """Standard output. Only its first failure is raised; a reader that has gone away is not a failure."""
 
     def __init__(self) -> None:
         super().__init__(ANSWER)
@@ -51,7 +51,7 @@ class Answer(_Descriptor):
         self._failed = False
 
     def write(self, data: Any) -> int:
-        """Write some bytes. Raises OutputFailed the first time that is impossible; from then on they are dropped."""
+        """Write bytes. Raises OutputFailed at the first failure; later bytes are dropped."""
         size = memoryview(data).nbytes
         if self.gone or self._failed:
             return size
@@ -66,10 +66,10 @@ class Answer(_Descriptor):
 
 
 class Aside(_Descriptor):
-    """Standard error: what cannot be said there is dropped, and decides nothing."""
+    """Standard error: text that cannot be written is dropped without consequences."""
 
     def write(self, data: Any) -> int:
-        """Write some bytes if that is possible."""
+        """Write bytes if possible."""
         try:
             return self.put(data)
         except OSError:
@@ -77,9 +77,9 @@ class Aside(_Descriptor):
 
 
 def take_over() -> None:
-    """Give this process standard streams that are there, and that fail as the classes above say. Call it first."""
+    """Install standard streams that always exist and that fail as described above. Call it first."""
     _fill(INPUT, os.O_RDONLY)
-    _fill(ANSWER, os.O_RDONLY)  # writing fails there as it does on a closed descriptor
+    _fill(ANSWER, os.O_RDONLY)  # writing fails there as on a closed descriptor
     _fill(ASIDE, os.O_WRONLY)
     if sys.stdin is None:
         sys.stdin = open(INPUT, closefd=False)  # noqa: SIM115  # a descriptor, for as long as the process lives
@@ -88,7 +88,7 @@ def take_over() -> None:
 
 
 def _fill(number: int, flags: int) -> None:
-    """Open the null device where nothing is: the next file that is opened would become a standard stream."""
+    """Open the null device for closed streams: otherwise the next opened file would become a standard stream."""
     try:
         os.fstat(number)
     except OSError:
@@ -106,18 +106,18 @@ def _text(raw: _Descriptor, before: TextIO | None) -> TextIO:
 
 
 def listening() -> bool:
-    """Return whether somebody may still read standard output."""
+    """Return whether standard output may still have a reader."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return not (isinstance(raw, Answer) and raw.gone)
 
 
 def narrow(stream: TextIO) -> bool:
-    """Return whether a stream cannot hold every character."""
+    """Return whether a stream cannot encode every character."""
     return stream.encoding is not None and codecs.lookup(stream.encoding).name != "utf-8"
 
 
 def spelled(text: str, encoding: str) -> str:
-    """Return a text with what `encoding` cannot hold spelled out."""
+    """Return a text with characters that `encoding` cannot represent spelled out."""
     return text.encode(encoding, SPELLED).decode(encoding)
 
 

@@ -1,4 +1,4 @@
-"""Commands that check: this machine, the checkpoints of runs, the stored artifacts of a run; and draw its figures."""
+"""Commands that check this machine, the checkpoints of runs and a run's stored artifacts, or draw its figures."""
 
 import json
 import os
@@ -36,15 +36,15 @@ def run_module(module: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise CommandError(Exit.FAILED, f"{module} ended with {done.returncode} and without an answer") from None
+        raise CommandError(Exit.FAILED, f"{module} ended with {done.returncode} and gave no answer") from None
     return done.returncode, document
 
 
 def check_environment(
-    ranks: Annotated[int | None, typer.Option(min=1, max=64, help="Really start this many ranks.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, max=64, help="Also start this many ranks.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Report what this machine offers and fail on any shortfall; with --ranks really start that many."""
+    """Report what this machine offers and fail on any shortfall; with --ranks also start that many ranks."""
     given = [] if ranks is None else ["--ranks", str(ranks)]
     code, report = run_module("trainer.probe", *given, "--data-dir", str(local_settings().data_dir))
     if as_json:
@@ -87,7 +87,7 @@ def check_checkpoints(
     run_id: Annotated[int | None, typer.Argument(help="One run; default: all.", metavar="[ID]")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Read every byte of checkpoints; compare digests, steps, trainings and types of tensors."""
+    """Read every byte of checkpoints; compare digests, steps, training ids and tensor types."""
     client = open_client()
     numbers = _runs(client) if run_id is None else [run_id]
     items = [
@@ -140,7 +140,7 @@ def verify(run_id: RunId, as_json: AsJson = False) -> int:
 
 
 def say_verification(report: dict[str, Any]) -> None:
-    """Print a repeated audit: its rows, what does not hold, and the pass line only when everything does."""
+    """Print a repeated audit: its rows, every problem found, and the pass line only when there is none."""
     rows = [_with_bound(row) if "relation" in row else row for row in report["rows"]]
     if rows:
         table(list(rows[0]), [list(row.values()) for row in rows])
@@ -150,7 +150,7 @@ def say_verification(report: dict[str, Any]) -> None:
         columns = list(report["top_confusions"][0])
         table(columns, [list(row.values()) for row in report["top_confusions"]], "most frequent confusions")
     for problem in report["problems"]:
-        say(f"does not hold: {problem}")
+        say(f"problem: {problem}")
     if report["ok"] and report["pass_line"]:
         say(report["pass_line"])
 
@@ -163,7 +163,7 @@ def _with_bound(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figures(run_id: RunId, as_json: AsJson = False) -> None:
-    """Draw the panels of a run's result as SVG and PNG files: into its artifacts, those of a service's run here."""
+    """Draw the panels of a run's result as SVG and PNG files: in its artifacts folder, or here for a service's run."""
     from pydantic import TypeAdapter
 
     from app.figures.write import draw_panels
@@ -178,7 +178,7 @@ def figures(run_id: RunId, as_json: AsJson = False) -> None:
         raise CommandError(Exit.FAILED, f"the result of run {run_id} is not valid: {error}") from None
     except OSError as error:
         if not within.is_dir():
-            client.get(f"/runs/{run_id}")  # says that it was deleted meanwhile
+            client.get(f"/runs/{run_id}")  # says that it has been deleted in the meantime
         raise CommandError(Exit.FAILED, f"{folder} cannot be written: {error.strerror}") from None
     if as_json:
         emit({"run_id": run_id, "items": [str(path) for path in paths]})
@@ -189,7 +189,7 @@ def figures(run_id: RunId, as_json: AsJson = False) -> None:
 
 
 def _figures_folder(client: Client, run_id: int) -> tuple[Path, Path]:
-    """Return where the figures of a run go, and the folder that must be there already."""
+    """Return the folder for the figures of a run, and the folder that must already exist."""
     from trainer.contract.paths import RunPaths
 
     if client.remote:

@@ -1,4 +1,4 @@
-"""The REST API as commands call it: over HTTP when a service is named, else inside this process on the data directory.
+"""The REST API as commands call it: over HTTP if a service is named, else in-process on the data directory.
 
 Both ways run the same routes, so the answers are the same.
 """
@@ -28,7 +28,7 @@ LOCAL_URL: Final = "http://127.0.0.1"
 
 
 class Client:
-    """Calls the API; `local` is its application when it runs in this process."""
+    """Calls the API; `local` is its application if it runs in this process."""
 
     def __init__(self, settings: ClientSettings, local: "FastAPI | None" = None) -> None:
         self._local = local
@@ -42,10 +42,10 @@ class Client:
         try:
             return httpx.Client(base_url=self._url, headers=self._headers, timeout=SECONDS)
         except httpx.InvalidURL as error:
-            raise CommandError(Exit.USAGE, f"DDP_AUDIT_HOST makes no address, {self._url}: {error}") from None
+            raise CommandError(Exit.USAGE, f"DDP_AUDIT_HOST gives an invalid address, {self._url}: {error}") from None
 
     def close(self) -> None:
-        """Let go of the service or the database."""
+        """Close the connection to the service or the database."""
         if self._http is not None:
             self._http.close()
         else:
@@ -79,9 +79,9 @@ class Client:
         return self.answer(self._send("GET", path, params=given)).json()
 
     def download(self, path: str, write: Callable[[bytes], Any], **params: Any) -> None:
-        """Give the file a GET answers with to `write`, piece by piece.
+        """Pass the file that a GET returns to `write`, piece by piece.
 
-        Raises CommandError, also when the file breaks off, and what `write` raises.
+        Raises CommandError, also if the file is cut short, and what `write` raises.
         """
         given = {name: value for name, value in params.items() if value is not None}
         if self._http is None:
@@ -102,7 +102,7 @@ class Client:
         try:
             tap.finish()
         except EOFError:
-            raise CommandError(Exit.FAILED, f"{path} broke off; the messages above say why") from None
+            raise CommandError(Exit.FAILED, f"{path} was cut short; see the messages above") from None
         self.answer(answer)
 
     def post(
@@ -150,19 +150,22 @@ class Client:
             await app.state.classifier.close()
 
     def streaming(self, silence: float) -> httpx.AsyncClient:
-        """Return a client for answers that may take as long as a run; `silence` is the longest pause in seconds."""
+        """Return a client for answers that take as long as a run; `silence` is the longest pause in seconds."""
         timeout = httpx.Timeout(SECONDS, read=silence)
         return httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=timeout)
 
     def answer(self, response: httpx.Response) -> httpx.Response:
-        """Return a good answer, its body read or not. Raises CommandError for a problem, whose body was read."""
+        """Return a successful answer, its body read or not.
+
+        Raises CommandError for a problem, after reading its body.
+        """
         if response.is_success:
             return response
         try:
             problem = response.json()
             message = str(problem["detail"])
         except (ValueError, KeyError, TypeError):
-            message = f"{self._url} answered {response.status_code} and is no ddp-audit"
+            message = f"{self._url} answered {response.status_code} and is not a ddp-audit service"
             raise CommandError(Exit.UNREACHABLE, message) from None
         raise CommandError(of_status(response.status_code), message, problem)
 
@@ -179,7 +182,7 @@ def close_clients() -> None:
 def open_client(data_dir: Path | None = None) -> Client:
     """Return a client of the named service, or of the data directory with its database at the newest schema.
 
-    A data directory that is given is meant, whatever service is named.
+    An explicit data directory takes precedence over a named service.
     """
     with told_settings():
         named = ClientSettings()
@@ -191,7 +194,7 @@ def open_client(data_dir: Path | None = None) -> Client:
 
 
 def local_settings(**overrides: Any) -> Settings:
-    """Return settings for work on the data directory; which host a service would listen on does not matter here."""
+    """Return settings for work on the data directory; the host a service would listen on does not matter here."""
     from app.settings import load_settings
 
     with told_settings():
@@ -200,7 +203,7 @@ def local_settings(**overrides: Any) -> Settings:
 
 @contextmanager
 def told_settings() -> Iterator[None]:
-    """Turn settings that are not valid into a CommandError that names each."""
+    """Turn invalid settings into a CommandError that names each of them."""
     try:
         yield
     except ValidationError as error:
@@ -208,7 +211,7 @@ def told_settings() -> Iterator[None]:
 
 
 def ready_settings(**overrides: Any) -> Settings:
-    """Return such settings after bringing the database to the newest schema; warnings go to standard error then."""
+    """Return such settings after migrating the database to the newest schema; from then on, log only warnings."""
     settings = local_settings(**overrides)
     log_warnings(settings)
     bring_up_to_date(settings)
@@ -216,7 +219,7 @@ def ready_settings(**overrides: Any) -> Settings:
 
 
 def log_warnings(settings: Settings) -> None:
-    """Keep log lines out of the answer on standard output, and those that only reassure out of sight."""
+    """Keep log lines out of the answer on standard output, and hide lines that are only informational."""
     from app.logs import configure
 
     configure(settings, level=logging.WARNING)

@@ -1,4 +1,4 @@
-"""Commands that give what a run left: result, metrics, resources, events, artifacts; and the audit log."""
+"""Commands that show what a run produced (result, metrics, resources, events, artifacts), and the audit log."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def result(run_id: RunId, as_json: AsJson = False) -> int:
-    """Show the result of a run: checks, verdict, summary and limits; the exit code tells the verdict."""
+    """Show the result of a run: checks, verdict, summary and limits; the exit code reflects the verdict."""
     document = open_client().get(f"/runs/{run_id}/result")
     if as_json:
         emit(document)
@@ -54,10 +54,10 @@ def metrics(
     rank: Rank = None,
     first: Annotated[float | None, typer.Option("--from", help="First step.")] = None,
     last: Annotated[float | None, typer.Option("--to", help="Last step.")] = None,
-    max_points: Annotated[int, typer.Option(help="Most points of a series, 2 to 100000.")] = 2000,
+    max_points: Annotated[int, typer.Option(help="Maximum number of points per series, 2 to 100000.")] = 2000,
     as_json: AsJson = False,
 ) -> None:
-    """Show the metric series of a run; with --json their points, thinned without losing an extreme."""
+    """Show the metric series of a run; with --json their points, down-sampled but keeping extremes."""
     given = {"key": key, "rank": rank, "from": first, "to": last, "max_points": max_points}
     document = open_client().get(f"/runs/{run_id}/metrics", **given)
     if as_json:
@@ -65,7 +65,7 @@ def metrics(
         return
     columns = ["metric", "rank", "stage", "attempt", "points", "first", "last", "smallest", "largest"]
     table(columns, [_series_row(series) for series in document["series"]])
-    say(f"every point: ddp-audit export {run_id} --table metrics -o FILE.csv")
+    say(f"all points: ddp-audit export {run_id} --table metrics -o FILE.csv")
 
 
 def _series_row(series: Document) -> list[Any]:
@@ -111,23 +111,23 @@ def _largest(values: list[int | None]) -> int | None:
 def events(
     run_id: RunId,
     *,
-    after: Annotated[int, typer.Option(min=0, help="Only events with a larger number.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Only events with a higher id.")] = 0,
     stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None,
     rank: Rank = None,
     type_: Annotated[str | None, typer.Option("--type", help="start, phase, metrics, message, error …")] = None,
-    limit: Annotated[int, typer.Option(help="Most events, 1 to 1000.")] = 100,
-    malformed: Annotated[
-        bool, typer.Option("--malformed", help="Lines kept aside because they are no events.")
+    limit: Annotated[int, typer.Option(help="Maximum number of events, 1 to 1000.")] = 100,
+    malformed: Annotated[bool, typer.Option("--malformed", help="Malformed lines, which are not events.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow: print every event until the run ends.")
     ] = False,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Every event until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the ranks of a run told, in order; with --json one document, with -f too one per line."""
+    """Show the events of a run's ranks, in order; with --json one document, with --json -f one per line."""
     client = open_client()
     given = {"stage": stage, "rank": rank, "type": type_}
     if malformed:
         if follow or after or any(value is not None for value in given.values()):
-            raise CommandError(Exit.USAGE, "--malformed goes with --limit alone: such lines have no number and no type")
+            raise CommandError(Exit.USAGE, "--malformed accepts only --limit: malformed lines have no id and no type")
         _say_malformed(client.get(f"/runs/{run_id}/malformed", limit=limit), as_json=as_json)
     elif follow:
         for item in _follow(client, run_id, after, given):
@@ -146,7 +146,7 @@ def events(
 
 
 def _follow(client: Client, run_id: int, after: int, given: Document) -> Iterator[Document]:
-    client.get(f"/runs/{run_id}/events", after=after, limit=1, **given)  # refuses what cannot be asked for
+    client.get(f"/runs/{run_id}/events", after=after, limit=1, **given)  # refuses unknown filters
     wanted = Wanted(moves=False, events=EventFilter(**given), output=None)
     for items in follow_run(client, run_id, wanted, Cursor(event=after)):
         yield from (item.data for item in items if item.type == "event")
@@ -168,11 +168,11 @@ def _say_malformed(document: Document, *, as_json: bool) -> None:
 
 def artifacts(
     run_id: RunId,
-    path: Annotated[str | None, typer.Argument(help="One of the files listed; without it, the list.")] = None,
+    path: Annotated[str | None, typer.Argument(help="One of the listed files; omit it to get the list.")] = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the files a run offers, or fetch one of them."""
+    """List the artifacts of a run, or fetch one of them."""
     client = open_client()
     if path is not None:
         address = f"/runs/{run_id}/artifacts/{quote(path, safe='/')}"
@@ -182,7 +182,7 @@ def artifacts(
         return
     if output is not None:
         raise CommandError(
-            Exit.USAGE, f"-o FILE needs the path of an artifact: ddp-audit artifacts {run_id} PATH -o FILE"
+            Exit.USAGE, f"-o FILE requires the path of an artifact: ddp-audit artifacts {run_id} PATH -o FILE"
         )
     document = client.get(f"/runs/{run_id}/artifacts")
     if as_json:
@@ -194,14 +194,14 @@ def artifacts(
 
 def audit(
     *,
-    run: Annotated[int | None, typer.Option(help="Only about this run.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Only by this actor.")] = None,
+    run: Annotated[int | None, typer.Option(help="Only entries about this run.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only entries by this actor.")] = None,
     action: Annotated[str | None, typer.Option(help="Only this action, such as submit, cancel, delete, edit.")] = None,
-    before: Annotated[int | None, typer.Option(help="next_before of the page before.")] = None,
-    limit: Annotated[int, typer.Option(help="Most entries, 1 to 1000.")] = 100,
+    before: Annotated[int | None, typer.Option(help="next_before of the previous page.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of entries, 1 to 1000.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show who launched, changed, cancelled or deleted what, newest first; a service tells it to its operator only."""
+    """Show who launched, changed, cancelled or deleted what, newest first; on a service, operator only."""
     given = {"run": run, "actor": actor, "action": action, "before": before, "limit": limit}
     document = open_client().get("/audit", **given)
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands that change runs once they are recorded: their labels, their end, their being there at all."""
+"""Commands that change recorded runs: edit their labels, cancel them, delete them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, emit, note, readable, say, table
 
 RunIds = Annotated[list[int], typer.Argument(help="Numbers of the runs.", metavar="ID [ID ...]")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Tags = list[str] | None
 Document = dict[str, Any]
 NOT_TRIED: Final = "not tried"
@@ -27,21 +27,21 @@ def register(app: typer.Typer) -> None:
 def edit(
     run_ids: RunIds,
     *,
-    name: Annotated[str | None, typer.Option(help="New name; empty takes it away.")] = None,
-    tag: Annotated[Tags, typer.Option(help="All tags the run shall have; may be given several times.")] = None,
-    no_tags: Annotated[bool, typer.Option("--no-tags", help="Take every tag away.")] = False,
-    add_tag: Annotated[Tags, typer.Option(help="A further tag; may be given several times.")] = None,
-    remove_tag: Annotated[Tags, typer.Option(help="A tag to take away; may be given several times.")] = None,
+    name: Annotated[str | None, typer.Option(help="New name; an empty one removes it.")] = None,
+    tag: Annotated[Tags, typer.Option(help="Replaces all tags of the run; may be given several times.")] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+    add_tag: Annotated[Tags, typer.Option(help="A tag to add; may be given several times.")] = None,
+    remove_tag: Annotated[Tags, typer.Option(help="A tag to remove; may be given several times.")] = None,
     notes: Annotated[str | None, typer.Option(help="New notes; - reads them from standard input.")] = None,
-    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Pinned runs stay when others are tidied.")] = None,
+    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Pinned runs are kept during clean-up.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Change name, tags, notes or pin of runs, in any state; what is not given stays as it is.
+    """Change name, tags, notes or pin of runs, in any state; options not given change nothing.
 
-    With --json one run's document, of several {items} with what became of each.
+    With --json one run's document, for several runs {items} with the outcome of each.
     """
     if no_tags and (tag or add_tag or remove_tag):
-        raise CommandError(Exit.USAGE, "--no-tags takes every tag away; leave out the other options for tags")
+        raise CommandError(Exit.USAGE, "--no-tags removes all tags; it cannot be combined with other tag options")
     wanted = {
         "name": name,
         "tags": [] if no_tags else tag,
@@ -83,7 +83,7 @@ def _notes(given: str | None) -> str | None:
 
 
 def cancel(run_ids: RunIds, as_json: AsJson = False) -> int:
-    """Ask for the end of runs; with --json one run's document, of several {items} with what became of each."""
+    """Ask for the end of runs; with --json one run's document, for several runs {items} with the outcome of each."""
     client = open_client()
     if len(run_ids) == 1:
         document = client.post(f"/runs/{run_ids[0]}/cancel")
@@ -96,10 +96,10 @@ def cancel(run_ids: RunIds, as_json: AsJson = False) -> int:
 
 
 def delete(run_ids: RunIds, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Remove runs that have ended, with all their files; says what became of each. Asks first, on a terminal."""
+    """Delete ended runs with all their files and print the outcome of each. Asks for confirmation on a terminal."""
     client = open_client()
     if not yes:
-        _ask(f"delete {_named(run_ids)} with all files? This cannot be undone.")
+        _ask(f"delete {_named(run_ids)} with all their files? This cannot be undone.")
 
     def remove(run_id: int) -> str:
         client.delete(f"/runs/{run_id}")
@@ -114,9 +114,9 @@ def _named(run_ids: Sequence[int]) -> str:
 
 
 def _ask(question: str) -> None:
-    """Ask on the terminal. Raises CommandError when the answer is not yes, or nobody is there to give one."""
+    """Ask on the terminal. Raises CommandError if the answer is not yes, or standard input is not a terminal."""
     if not sys.stdin.isatty():
-        raise CommandError(Exit.USAGE, "nothing was done: nobody is there to confirm it; --yes does without asking")
+        raise CommandError(Exit.USAGE, "nothing was done: not a terminal; pass --yes to confirm")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -124,9 +124,9 @@ def _ask(question: str) -> None:
 
 
 def _each(run_ids: Sequence[int], work: Callable[[int], str], *, as_json: bool) -> int:
-    """Do `work` for each run once and tell what became of it; the exit code is that of the first that failed.
+    """Do `work` for each run once and print the outcome; the exit code is that of the first failure.
 
-    Nothing more is tried once the service cannot be reached.
+    Stops as soon as the service cannot be reached.
     """
     items: list[Document] = []
     code = Exit.OK

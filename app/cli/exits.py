@@ -8,7 +8,7 @@ from trainer.contract.result import Verdict
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """The meaning of a command's exit codes."""
 
     OK = 0
     NOT_PASSED = 1
@@ -26,7 +26,7 @@ class Exit(IntEnum):
 
 
 class CommandError(Exception):
-    """A command cannot go on; told on standard error, or as JSON where that was asked for."""
+    """A command cannot continue; reported on standard error, or as JSON with `--json`."""
 
     def __init__(self, code: Exit, message: str, document: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class CommandError(Exception):
 
 
 def problem(code: Exit, message: str) -> dict[str, Any]:
-    """Return an error of the command itself in the form in which the service tells its own."""
+    """Return an error of the command itself in the form of the service's errors."""
     name = code.name.lower()
     return {
         "type": f"urn:ddp-audit:problem:{name}",
@@ -47,7 +47,7 @@ def problem(code: Exit, message: str) -> dict[str, Any]:
 
 
 def of_run(run: dict[str, Any]) -> Exit:
-    """Return the exit code that tells how an ended run went."""
+    """Return the exit code for an ended run."""
     state = State(run["state"])
     if state is State.SUCCEEDED:
         return Exit.OK if run["verdict"] == Verdict.PASS else Exit.NOT_PASSED
@@ -59,7 +59,7 @@ def of_run(run: dict[str, Any]) -> Exit:
 
 
 def of_status(status: int) -> Exit:
-    """Return the exit code for a problem the service answered with."""
+    """Return the exit code for a problem document of the service."""
     if status == 404:
         return Exit.NOT_FOUND
     return Exit.USAGE if 400 <= status < 500 else Exit.FAILED

@@ -1,4 +1,4 @@
-"""Files that commands hand over: piece by piece, under their name only when whole, or to standard output."""
+"""Files that commands write: piece by piece, renamed into place when complete, or to standard output."""
 
 import codecs
 import os
@@ -17,14 +17,14 @@ from app.streams import listening, narrow
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write; without it, standard output.")]
 Write = Callable[[bytes], object]
 Fetch = Callable[[Write], None]
-"""Calls the function it is given with every piece of a file, in order."""
+"""Calls the given function with every piece of a file, in order."""
 
 
 def hand_over(fetch: Fetch, output: Path | None, document: dict[str, Any], *, as_json: bool, text: bool = True) -> None:
-    """Give what `fetch` brings to a file or to standard output.
+    """Write what `fetch` delivers to a file or to standard output.
 
-    With `as_json` the one document is `document` and what became of the file: its name and bytes, or its content.
-    Raises CommandError: when the file cannot be written, and for one that is no text without a file to write it to.
+    With `as_json` one document is printed: `document` with the file's name and size, or its content.
+    Raises CommandError: if the file cannot be written, and for binary content without a file to write it to.
     """
     if output is not None:
         length = save(fetch, output)
@@ -34,7 +34,7 @@ def hand_over(fetch: Fetch, output: Path | None, document: dict[str, Any], *, as
             say(f"{output}: {length} bytes")
     elif as_json:
         if not text:
-            raise CommandError(Exit.USAGE, "-o FILE: this file is no text, a JSON document cannot hold it")
+            raise CommandError(Exit.USAGE, "use -o FILE: this file is not text, a JSON document cannot hold it")
         pieces: list[bytes] = []
         fetch(pieces.append)
         emit({**document, "content": b"".join(pieces).decode(errors="replace")})
@@ -43,7 +43,10 @@ def hand_over(fetch: Fetch, output: Path | None, document: dict[str, Any], *, as
 
 
 def save(fetch: Fetch, path: Path) -> int:
-    """Write what `fetch` brings to a file and return its bytes. Raises CommandError; then `path` is as it was."""
+    """Write what `fetch` delivers to a file and return its size in bytes.
+
+    Raises CommandError; `path` is then unchanged.
+    """
     length = 0
     with _new_file(path) as write:
 
@@ -76,9 +79,9 @@ def _new_file(path: Path) -> Iterator[Write]:
 
 
 def to_output(fetch: Fetch, *, document: bool = False) -> None:
-    """Write what `fetch` brings to standard output, byte for byte, for as long as somebody reads.
+    """Write what `fetch` delivers to standard output, byte for byte, until its reader closes it.
 
-    With `document` it is a JSON document, written in the letters that standard output can hold.
+    With `document` it is a JSON document, written in characters that standard output can encode.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace") if document and narrow(sys.stdout) else None
 
@@ -97,7 +100,7 @@ def _print(fetch: Fetch, *, text: bool) -> None:
         to_output(fetch)
         return
     if not text:
-        raise CommandError(Exit.USAGE, "-o FILE: this file is no text for a terminal")
+        raise CommandError(Exit.USAGE, "use -o FILE: this file is not text, it is not written to a terminal")
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end within a character
     fetch(lambda piece: sys.stdout.write(shown(decoder.decode(piece))))
     sys.stdout.write("\n")

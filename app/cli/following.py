@@ -1,4 +1,4 @@
-"""A run followed by a command: the stream of the service that is named, else the same reading of the data directory."""
+"""Follows a run for a command: by the named service's stream, else by the same reading of the data directory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -16,17 +16,17 @@ from app.runs.telemetry.cursor import START, Cursor, decode
 from app.runs.telemetry.items import EVERYTHING, Item, Wanted
 
 IDLE_SECONDS: Final = 0.3
-"""A follower says so after this long without anything new."""
+"""A follower returns an empty reading after this long without anything new."""
 RETRY_SECONDS: Final = 1.0
-"""Before a stream that was closed before its end is asked for again."""
+"""Pause before reconnecting to a stream that was closed early."""
 SILENT_SECONDS: Final = 60.0
-"""A stream that says nothing for so long, not even that it is there, is broken."""
+"""A stream that sends nothing for this long, not even a heartbeat, counts as broken."""
 
 
 def follow(client: Client, run_id: int, wanted: Wanted = EVERYTHING, cursor: Cursor = START) -> Iterator[list[Item]]:
-    """Yield what happens to a run as it comes, through its end; no items mean that nothing is new.
+    """Yield what happens to a run as it happens, through its end; no items mean that nothing is new.
 
-    Raises CommandError when there is no such run, or none any more, and when the service cannot be reached.
+    Raises CommandError if the run does not exist or was deleted, and if the service cannot be reached.
     """
     cursor = replace(cursor, of=wanted.owner(run_id))
     if client.remote:
@@ -49,7 +49,7 @@ def _over_http(client: Client, run_id: int, wanted: Wanted, cursor: Cursor) -> I
 
 @dataclass(slots=True)
 class _Stream:
-    """The API's stream of a run, asked for again from where it broke off; read in a task beside its reader."""
+    """The API's stream of a run, resumed where it was interrupted; read in a separate task next to its reader."""
 
     client: Client
     run_id: int
@@ -60,7 +60,7 @@ class _Stream:
     _reading: "asyncio.Task[None] | None" = None
 
     async def next_items(self) -> list[Item] | None:
-        """Return what has come, nothing after `IDLE_SECONDS` without anything, None when all was returned."""
+        """Return what has arrived, an empty list after `IDLE_SECONDS` without anything, None after the end."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(lambda _: self._news.set())
@@ -71,7 +71,7 @@ class _Stream:
         self._news.clear()
         if came or not reading.done():
             return came
-        reading.result()  # raises what ended it
+        reading.result()  # raises what ended the task
         return None
 
     async def _read(self) -> None:
@@ -90,7 +90,7 @@ class _Stream:
                 self.client.answer(response)
                 if response.status_code == httpx.codes.NO_CONTENT:  # the cursor was past the end
                     self.cursor = Cursor(ended=True)
-                with suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout):  # it broke off
+                with suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout):  # the connection was lost
                     async for item in _items(response.aiter_lines()):
                         self.cursor = item.cursor
                         self._came.append(item)
@@ -112,7 +112,7 @@ def _query(wanted: Wanted, cursor: Cursor) -> dict[str, Any]:
 
 
 async def _items(lines: AsyncIterator[str]) -> AsyncIterator[Item]:
-    """Yield the items of server-sent events as the API writes them: every field on one line, data last."""
+    """Yield the items of server-sent events as the API writes them: each field on one line, data last."""
     fields: dict[str, str] = {}
     async for line in lines:
         name, _, value = line.partition(": ")

@@ -1,4 +1,4 @@
-"""How `--help` reads: commands by what they are for, whole sentences at 80 columns, and no names of Python types."""
+"""Layout of `--help`: commands grouped by purpose, whole sentences at 80 columns, and no names of Python types."""
 
 import sys
 from collections.abc import Callable
@@ -14,22 +14,22 @@ SECTIONS: Final = {
     "Run": ("run", "retry", "cancel", "kinds", "predict"),
     "Look": ("list", "show", "result", "logs", "metrics", "resources", "events", "artifacts", "compare", "trends"),
     "Label and remove": ("edit", "delete"),
-    "Hand on": ("export", "junit", "page", "badge", "figures"),
+    "Share": ("export", "junit", "page", "badge", "figures"),
     "Verify": ("check-environment", "check-checkpoints", "verify"),
     "Keep": ("usage", "retention", "orphans", "clean", "backup", "restore", "acquire"),
     "Serve": ("serve", "worker", "status", "migrate", "audit", "deliveries", "redeliver"),
 }
-"""Every command once, in the order in which the help shows them."""
+"""Every command once, in the order of the help."""
 SPOKEN: Final = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "int range": "NUMBER", "float range": "NUMBER"}
 
 
 class Group(TyperGroup):
-    """The commands with a help made for reading; the library gives its context and formatter no public names."""
+    """The command group with its own help layout; the library has no public names for its context and formatter."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command whose help names what to write, not the type it is read as."""
+        """Return a command whose help names the values to write instead of the type they are parsed as."""
         command: Any = super().get_command(ctx, cmd_name)
-        # The library has no option for this; a value on the object comes before the method of its class.
+        # The library has no option for this; an attribute of the object takes precedence over the method of its class.
         for param in [] if command is None else command.params:
             vars(param)["display_type"] = partial(spoken, param, param.display_type)
         if command is not None:
@@ -37,7 +37,7 @@ class Group(TyperGroup):
         return command
 
     def get_help(self, ctx: Any) -> str:
-        """Return the overview in letters that standard output can hold."""
+        """Return the overview in characters that standard output can encode."""
         return _spelled(super().get_help, ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -54,12 +54,12 @@ class Group(TyperGroup):
 
 
 def _spelled(help_of: Callable[[Any], str], ctx: Any) -> str:
-    # The library would write UTF-8 to an output that is told to be ASCII.
+    # The library would write UTF-8 to an output that is declared as ASCII.
     return spelled(help_of(ctx), sys.stdout.encoding or "utf-8")
 
 
 def spoken(param: Any, original: Any, ctx: Any) -> str:
-    """Return what stands for a value in the help: `TEXT`, `a|b`, or nothing where a name says it already."""
+    """Return the placeholder for a value in the help: `TEXT`, `a|b`, or nothing if the name is clear already."""
     if param.metavar is not None:
         return ""
     word = str(original(ctx)).removeprefix("<").removesuffix(">").removeprefix("list[").removesuffix("]")
@@ -67,7 +67,7 @@ def spoken(param: Any, original: Any, ctx: Any) -> str:
 
 
 def brief(text: str, limit: int) -> str:
-    """Return as much of a command's first sentence as fits into `limit` characters and still makes sense alone."""
+    """Return as much of a command's first sentence as fits into `limit` characters and makes sense without the rest."""
     words = first_clause(text)
     while len(words) > limit and "," in words:
         words = words.rpartition(",")[0]

@@ -1,4 +1,4 @@
-"""Commands that fetch data and tidy up."""
+"""Commands that fetch data and clean up."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.output import AsJson, emit, note, say, table
 from app.cli.storage import told
 from app.environment import for_children
-from app.formats import size
+from app.formats import many, size
 from app.places import module_argv, module_environment
 from app.settings import Settings
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from trainer.contract.kinds import Acquisition, DataSource, KindSpec
 
 Document = dict[str, Any]
-NO_ANSWER: Final = "the acquisition ended without an answer"
+NO_ANSWER: Final = "the acquisition ended and gave no answer"
 NO_RUN: Final = {"max_runs": 0}
-"""The retention policy under which only pinned runs and runs under way stay."""
+"""The retention policy that keeps only pinned and active runs."""
 
 
 class Scope(StrEnum):
-    """What `clean` looks at."""
+    """What `clean` covers."""
 
     GENERATED = "generated"
     DATASETS = "datasets"
@@ -40,10 +40,10 @@ def register(app: typer.Typer) -> None:
 
 
 def acquire(
-    name: Annotated[str, typer.Argument(help="A data source, or a kind to see its sources.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="A data source, or a kind to see its data sources.", metavar="NAME")],
     as_json: AsJson = False,
 ) -> int:
-    """Fetch a data source to this machine, or say that there is nothing to fetch."""
+    """Download a data source to this machine, or report that there is nothing to fetch."""
     from trainer.contract.kinds import kinds
 
     if name not in kinds():
@@ -57,13 +57,13 @@ def acquire(
 
 
 def nothing_to_get(kind: "KindSpec") -> str:
-    """Return why a kind as such has nothing to fetch, and which of its data sources have."""
+    """Return why there is nothing to fetch for a kind itself, and which of its data sources can be fetched."""
     if kind.acquisition is None:
         return f"nothing to fetch: {kind.name} needs no external data"
     used = {source.name: _presets_using(kind, kind.acquisition, source) for source in kind.acquisition.sources}
     fetched = [source.name for source in kind.acquisition.sources if source.fetched]
     generated = [preset for preset in kind.presets if not any(preset in used[name] for name in fetched)]
-    parts = [f"its {_presets(generated)} can start without"] if generated and fetched else []
+    parts = [f"its {_presets(generated)} can start without it"] if generated and fetched else []
     parts += [f"`acquire {name}` gets the data of {_presets(used[name])}" for name in fetched]
     return f"nothing to fetch for {kind.name} itself" + "".join(f"; {part}" for part in parts)
 
@@ -83,7 +83,7 @@ def _presets(names: list[str]) -> str:
 
 
 def _acquirer(name: str) -> str:
-    """Return the module that gets a data source. Raises CommandError naming the sources there are."""
+    """Return the module that downloads a data source. Raises CommandError naming the existing sources."""
     from trainer.contract.kinds import data_sources, kinds
 
     known = data_sources()
@@ -105,9 +105,9 @@ def _fetch(name: str, settings: Settings, *, as_json: bool) -> int:
     done = subprocess.run(argv, env=environment, capture_output=True, encoding="utf-8", check=False)
     note_acquired(settings, {path.name for path in settings.datasets_dir.glob("*")} - before)
     if done.returncode == Exit.USAGE:
-        raise CommandError(Exit.USAGE, done.stderr.strip() or f"{name!r} is no data source")
+        raise CommandError(Exit.USAGE, done.stderr.strip() or f"{name!r} is not a data source")
     note(done.stderr.strip())
-    if "Traceback (most recent call last)" in done.stderr:  # after that Python, too, leaves with 1
+    if "Traceback (most recent call last)" in done.stderr:  # Python also exits with 1 after a traceback
         raise CommandError(Exit.FAILED, NO_ANSWER)
     if as_json:
         emit(_document(done.stdout))
@@ -125,7 +125,7 @@ def _document(text: str) -> Any:
 
 def clean(
     scope: Annotated[
-        Scope, typer.Option(help="Ended runs that are not pinned, with what `orphans` lists; or acquired data sets.")
+        Scope, typer.Option(help="Ended runs that are not pinned and orphaned files; or acquired data sets.")
     ] = Scope.GENERATED,
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
     as_json: AsJson = False,
@@ -138,18 +138,18 @@ def clean(
         emit({"scope": scope.value, "items": items, "bytes": total, "removed": yes, "skipped": skipped})
         return Exit.OK
     table(["what", "path", "bytes"], [list(item.values()) for item in items])
-    say(f"{len(items)} things, {size(total)}" + (" removed" if yes else "; --yes removes them"))
+    say(f"{many(len(items), 'item')}, {size(total)}" + (" removed" if yes else "; --yes removes them"))
     for item in skipped:
-        note(f"run {item['id']} stays: {item['why']}")
+        note(f"run {item['id']} is kept: {item['why']}")
     if items and not yes:
         say("export what you want to keep first: ddp-audit export ID -o FILE")
     return Exit.OK
 
 
 def _clean_generated(client: Client, yes: bool) -> tuple[list[Document], list[Document]]:
-    """Return what goes and what stays after all: the retention policy that keeps no run, and the orphans.
+    """Return what is removed and what is kept: by a retention policy that keeps no unpinned run, and the orphans.
 
-    Each is removed by the plan that was just read: what was pinned or came back meanwhile stays.
+    Only the plan that was just read is applied, so whatever was pinned or used in the meantime is kept.
     """
     if not client.remote:
         from app.storage.cleaning import check_runs_place
@@ -186,7 +186,7 @@ def _clean_data_sets(client: Client, yes: bool) -> tuple[list[Document], list[Do
     if client.remote:
         raise CommandError(
             Exit.USAGE,
-            "--scope datasets: data sets lie on the machine of the service and are removed there, by the same command "
+            "--scope datasets: the data sets are on the service's machine; remove them there with the same command "
             "with neither DDP_AUDIT_HOST nor DDP_AUDIT_PORT set",
         )
     from app.runs.removal import remove_path

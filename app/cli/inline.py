@@ -1,4 +1,4 @@
-"""Executing a run inside the command that recorded it, when no worker is there to do it."""
+"""Executing a run inside the command that recorded it, if there is no live worker."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from app.cli.exits import CommandError, Exit
 def executing(client: Client, run_id: int) -> Iterator[Callable[[], None]]:
     """Execute the run in a thread unless a service or a live worker does it.
 
-    Yields a function that raises CommandError when nobody is left who would finish the run.
+    Yields a function that raises CommandError if no process is left that could finish the run.
     """
     if client.remote or _worker_lives(client):
         yield lambda: None
@@ -24,7 +24,7 @@ def executing(client: Client, run_id: int) -> Iterator[Callable[[], None]]:
     def execute() -> None:
         try:
             Worker(client.settings).run_single(run_id)
-        except BaseException as error:  # told by the thread that waits
+        except BaseException as error:  # reported by the waiting thread
             failures.append(error)
 
     thread = threading.Thread(target=execute, name="worker", daemon=True)

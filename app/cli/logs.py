@@ -1,4 +1,4 @@
-"""`ddp-audit logs`: what the ranks printed, whole or as it comes."""
+"""`ddp-audit logs`: the output of the ranks, complete or followed live."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,21 +31,24 @@ def logs(
     *,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="With -o: of the stage; default: the newest.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow until the run ends.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="With -o: attempt of the stage; default: the newest.")
+    ] = None,
     stream: Annotated[str | None, typer.Option(help="With -o: stdout or stderr; default: stdout.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write one file of one rank as it is: needs --rank.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write one output file of one rank unchanged; requires --rank."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the ranks of a run printed; with --json one document, with -f too one JSON document per line."""
+    """Print the output of a run's ranks; with --json one document, with --json -f one JSON document per line."""
     client, place = open_client(), {"stage": stage, "attempt": attempt, "stream": stream}
     if output is not None:
         _download(client, run_id, rank, output, place, as_json=as_json)
         return
     if attempt is not None or stream is not None:
-        raise CommandError(Exit.USAGE, "--attempt and --stream choose the file that -o FILE writes")
+        raise CommandError(Exit.USAGE, "--attempt and --stream select the file for -o FILE; give -o")
     reader = Reader(client=client, run_id=run_id, rank=rank, stage=stage)
     lines = reader.follow() if follow else reader.read()
     if as_json and not follow:
@@ -73,17 +76,17 @@ def _download(
 
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """Reads the logs of a run that were asked for, line by line."""
+    """Reads the requested logs of a run, line by line."""
 
     client: Client
     run_id: int
     rank: int | None
     stage: str | None
     _rests: dict[Place, str] = field(default_factory=dict)
-    """The begin of a line whose end has not been written yet."""
+    """The beginning of a line whose end has not been written yet."""
 
     def read(self) -> Iterator[Document]:
-        """Yield every line there is now."""
+        """Yield every line written so far."""
         run = self._run()
         ranks = range(run["params"]["world_size"]) if self.rank is None else [self.rank]
         for stage in run["stages"]:
@@ -97,7 +100,7 @@ class Reader:
             for text in self._pieces(place, 0):
                 yield from self._lines(place, text)
         except CommandError as error:
-            if error.code is not Exit.NOT_FOUND:  # a stage with fewer ranks, or a rank that has not begun
+            if error.code is not Exit.NOT_FOUND:  # a stage with fewer ranks, or a rank that has not started
                 raise
         yield from self._unfinished(place)
 
@@ -111,13 +114,13 @@ class Reader:
         yield from self._unfinished(*self._rests)
 
     def _followed(self, item: Item) -> Iterator[Document]:
-        if item.type == "state":  # by now it may be known that there is nothing to wait for
+        if item.type == "state":  # by now it may be clear that there is nothing to wait for
             self._run()
         if item.type != "log":
             return
         piece = item.data
         place = (piece["stage"], piece["attempt"], piece["rank"], piece["stream"])
-        yield from self._unfinished(*(other for other in self._rests if other[:2] != place[:2]))  # attempts before it
+        yield from self._unfinished(*(other for other in self._rests if other[:2] != place[:2]))  # earlier attempts
         if skipped := piece.get("skipped", 0):
             for text in self._pieces(place, piece["offset"] - skipped, piece["offset"]):
                 yield from self._lines(place, text)
@@ -126,7 +129,7 @@ class Reader:
             yield from self._unfinished(place)
 
     def _run(self) -> Document:
-        """Return the run. Raises CommandError when it can never have the rank or the stage that was asked for."""
+        """Return the run. Raises CommandError if it can never have the requested rank or stage."""
         run: Document = self.client.get(f"/runs/{self.run_id}")
         stages, ranks = [stage["name"] for stage in run["stages"]], run["params"]["world_size"]
         if self.rank is not None and self.rank >= ranks:
@@ -150,7 +153,7 @@ class Reader:
             yield piece["text"]
 
     def _lines(self, place: Place, text: str) -> Iterator[Document]:
-        """Yield the whole lines of what was printed there up to now."""
+        """Yield the complete lines printed there so far."""
         *whole, rest = (self._rests.pop(place, "") + text).split("\n")
         if rest:
             self._rests[place] = rest
@@ -158,7 +161,7 @@ class Reader:
             yield _document(place, line)
 
     def _unfinished(self, *places: Place) -> Iterator[Document]:
-        """Yield the last lines of files that grow no more, where they have no line break."""
+        """Yield unfinished last lines of files that no longer grow."""
         for place in places:
             if rest := self._rests.pop(place, ""):
                 yield _document(place, rest)

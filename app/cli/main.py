@@ -1,4 +1,4 @@
-"""The command `ddp-audit`: every command registered, errors turned into exit codes, heavy imports left for later."""
+"""The command `ddp-audit`: registers every command, turns errors into exit codes, and defers heavy imports."""
 
 import sys
 import traceback
@@ -67,14 +67,14 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take what stands before a command."""
+    """Handle options given before a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave with its exit code; without `arguments`, that of this process's own command line."""
+    """Run one command and exit with its exit code; without `arguments`, the command of this process's command line."""
     if arguments is None:
         take_over()
         arguments = sys.argv[1:]
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Return what the command's exit code says; whatever went wrong is told."""
+    """Return the command's exit code; every error is reported."""
     try:
         code = app(_readable(arguments), prog_name="ddp-audit", standalone_mode=False) or Exit.OK
         sys.stdout.flush()
@@ -104,23 +104,23 @@ def _run(arguments: Sequence[str]) -> int:
     except OutputFailed as error:
         note(f"ddp-audit: standard output cannot be written: {error.strerror}")
         return Exit.FAILED
-    except Exception as error:  # Python would leave with 1, which says that an audit did not pass
+    except Exception as error:  # Python would exit with 1, which means that an audit did not pass
         traceback.print_exc()
         return _answer(problem(Exit.FAILED, f"{type(error).__name__}: {error}"), Exit.FAILED, arguments)
-    if code == Exit.INTERRUPTED:  # the framework, too, makes a Ctrl-C this code
+    if code == Exit.INTERRUPTED:  # the framework also turns Ctrl-C into this code
         note("interrupted")
         return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)
     return code
 
 
 def _readable(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as text. Raises CommandError for one that is none."""
+    """Return the arguments as text. Raises CommandError for an argument that is not text."""
     return [readable(text, f"argument {place}") for place, text in enumerate(arguments, start=1)]
 
 
 def _answer(document: dict[str, Any], code: int, arguments: Sequence[str]) -> int:
-    """Print what went wrong where a program waits for one document, and return the exit code."""
-    with suppress(OutputFailed):  # what went wrong first is what the exit code tells
+    """Print an error as the one JSON document with `--json`, else as text, and return the exit code."""
+    with suppress(OutputFailed):  # the exit code reports the first error
         if "--json" in arguments:
             emit(document)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How commands speak: tables or one JSON document on standard output, everything else on standard error."""
+"""Output of commands: tables or one JSON document on standard output, everything else on standard error."""
 
 import os
 import re
@@ -15,34 +15,37 @@ from app.streams import narrow
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 TIMES = frozenset({"at", "created", "finished", "finished_at", "last_seen", "next"})
-"""Columns that show moments; a name that looks like one stays as it is."""
+"""Columns that show times; other columns are never parsed as times."""
 UNFOLDED = 10_000
-"""Characters of a line that is written to no terminal."""
+"""Width of a line that is not written to a terminal."""
 WIDE: Final = re.compile(r"[^\x00-\x7f]")
 ASCII_HEAD: Final = "    \n    \n -- \n    \n    \n    \n    \n    \n"
-"""A line below the heads of columns and no other, as the table library draws a box."""
+"""A line below the column headings and no other, in the table library's notation."""
 RunId = Annotated[int, typer.Argument(help="Number of the run.", metavar="ID")]
 
 
 def emit(document: Any) -> None:
-    """Print one JSON document on a line of its own, in the letters that standard output can hold."""
+    """Print one JSON document on its own line, in characters that standard output can encode."""
     sys.stdout.buffer.write(encoded(document, escape=narrow(sys.stdout)))
     sys.stdout.flush()
 
 
 def encoded(document: Any, *, escape: bool) -> bytes:
-    """Return a JSON document as a line of UTF-8; with `escape`, every character beyond ASCII is an escape sequence."""
+    """Return a JSON document as a line of UTF-8; with `escape`, every non-ASCII character is an escape sequence."""
     import orjson
 
     try:
         data = orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a name of a file that is no text
+    except TypeError:  # a file name that is not valid text
         data = orjson.dumps(_without_surrogates(document), option=orjson.OPT_APPEND_NEWLINE)
     return escaped(data.decode()) if escape else data
 
 
 def escaped(text: str) -> bytes:
-    """Return JSON, or a part of it, in ASCII. Only strings hold anything else, and there an escape sequence may be."""
+    """Return JSON, or a part of it, in ASCII.
+
+    Only strings contain anything else, and they may contain escape sequences.
+    """
     return WIDE.sub(_escape, text).encode()
 
 
@@ -69,20 +72,20 @@ def readable(text: str, what: str) -> str:
 
 
 def say(text: str, *, at_once: bool = False) -> None:
-    """Print a line for a person; `at_once` where it may be a while until the next."""
+    """Print a line for a person; `at_once` flushes it, for when the next one may take a while."""
     sys.stdout.write(f"{shown(text)}\n")
     if at_once:
         sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """Print a line beside the answer."""
+    """Print a line on standard error, next to the answer."""
     sys.stderr.write(f"{shown(text)}\n")
     sys.stderr.flush()
 
 
 def shown(text: str) -> str:
-    """Return text without control characters: what a run or a file says must not steer the terminal."""
+    """Return text without control characters: text from a run or a file must not control the terminal."""
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
@@ -91,8 +94,8 @@ def shown(text: str) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", *, named: Sequence[str] = ()) -> None:
     """Print a table, or that there is nothing to list.
 
-    None is a dash, a column `bytes` shows sizes, and one of `TIMES` times of this machine's zone with their offset.
-    Columns of `named` follow the others, with the names of parameters or checks as headings, kept as they are.
+    None is shown as a dash, a column `bytes` as sizes, and columns of `TIMES` as local times with their offset. Columns
+    of `named` follow the others; their headings are names of parameters or checks, kept unchanged.
     """
     from rich import box
     from rich.console import Console
@@ -114,7 +117,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
         drawn.add_column(Text(shown(name)), overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(shown(write(value))) for write, value in zip(writers, row, strict=True)))
-    # Folded cells suit a terminal; a pipe gets every row on one line.
+    # Cells are folded on a terminal; a pipe gets every row on one line.
     Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else UNFOLDED).print(drawn)
 
 
@@ -133,12 +136,12 @@ def cell(value: Any) -> str:
 
 
 def local_time(value: str | None) -> str:
-    """Return a moment of the API in this machine's zone, with the offset that held then: clocks are turned back."""
+    """Return a time of the API in the local time zone, with the offset valid then (daylight saving time)."""
     if value is None:
         return cell(None)
     return datetime.fromisoformat(value).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def passed_word(passed: bool | None) -> str:
-    """Return how a check's outcome reads."""
+    """Return a check's outcome as a word."""
     return "not judged" if passed is None else "pass" if passed else "FAIL"

@@ -18,20 +18,20 @@ def register(app: typer.Typer) -> None:
 def predict(
     image: Annotated[Path, typer.Argument(help="A picture file.", metavar="IMAGE")],
     *,
-    run: Annotated[int | None, typer.Option(help="Use this run's model; default: the newest that passed.")] = None,
+    run: Annotated[int | None, typer.Option(help="Use this run's model; default: the newest passing run's.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Use this model file, on this machine.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify a picture; the answer is that of the REST endpoint."""
     if run is not None and checkpoint is not None:
-        raise CommandError(Exit.USAGE, "--run and --checkpoint name two models; give one of them")
+        raise CommandError(Exit.USAGE, "--run and --checkpoint cannot be combined; give one of them")
     document = _by_run(image, run) if checkpoint is None else _by_file(image, checkpoint)
     if as_json:
         emit(document)
         return
     say(f"{document['class']} ({document['confidence']:.1%})")
     if document.get("frame") is not None:
-        say(f"the file has several pictures; this is the answer for frame {document['frame']}, the first one")
+        say(f"the file has several frames; this is the answer for frame {document['frame']}, the first one")
     ordered = sorted(document["probabilities"].items(), key=lambda item: -item[1])
     table(["class", "probability"], [[name, f"{value:.4f}"] for name, value in ordered])
 

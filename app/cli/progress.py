@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.cli.output import note, shown
 
 STAYED: Final = 6
-"""Documents in a row, a third of a second apart, after which a reason to wait is worth telling."""
+"""Consecutive documents, a third of a second apart, after which a reason to wait is reported."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def progress() -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 class Waits:
-    """Finds a reason to wait that stayed: one that is gone a moment later, as before a worker reports, is not told."""
+    """Reports only lasting reasons to wait, not one that disappears a moment later, such as before a worker reports."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -42,14 +42,14 @@ class Waits:
 
 
 class Lines:
-    """Says every change of the run's or a stage's state once, and what it waits for."""
+    """Prints every state change of the run and its stages once, and what the run waits for."""
 
     def __init__(self) -> None:
         self._said: set[tuple[Any, ...]] = set()
         self._waits = Waits()
 
     def update(self, run: dict[str, Any]) -> None:
-        """Take note of a document."""
+        """Process a new document."""
         self._say(("run", run["state"]), f"run {run['id']} {run['state']}")
         if waits := self._waits.told(run):
             note(waits)
@@ -74,7 +74,7 @@ class Bars:
         self._tasks: dict[tuple[str, int], Any] = {}
 
     def update(self, run: dict[str, Any]) -> None:
-        """Take note of a document."""
+        """Process a new document."""
         if waits := self._waits.told(run):
             self._bars.console.print(shown(waits), markup=False, highlight=False)
         for stage in run["stages"]:

@@ -1,4 +1,4 @@
-"""Commands that show runs and kinds, and ask for their repetition."""
+"""Commands that show runs and kinds, and repeat runs."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ Write = Callable[[Any], str]
 Tags = Annotated[list[str] | None, typer.Option(help="A tag the run must have" + SEVERAL)]
 Columns = Annotated[
     list[str] | None,
-    typer.Option("--column", help="A column more: check (the main one), check:NAME or param:NAME" + SEVERAL),
+    typer.Option("--column", help="An extra column: check (the main check), check:NAME or param:NAME" + SEVERAL),
 ]
 
 
@@ -50,7 +50,7 @@ def kinds(as_json: AsJson = False) -> None:
 
 
 def _default(field: dict[str, Any]) -> str | None:
-    """Return the default of a parameter by its schema, None where there is none."""
+    """Return the default of a parameter from its schema, None if there is none."""
     return exact(field["default"]) if field.get("default") is not None else None
 
 
@@ -61,19 +61,25 @@ def list_runs(
     verdict: Verdicts = None,
     tag: Tags = None,
     pinned: Annotated[
-        bool | None, typer.Option("--pinned/--not-pinned", help="Only those pinned, or only the others.")
+        bool | None, typer.Option("--pinned/--not-pinned", help="Only pinned runs, or only runs that are not pinned.")
     ] = None,
-    q: Annotated[str | None, typer.Option("-q", "--query", help="Part of a name, note or tag, or a number.")] = None,
+    q: Annotated[
+        str | None, typer.Option("-q", "--query", help="Part of a name, note or tag, or a run number.")
+    ] = None,
     sort: Annotated[
         str,
-        typer.Option(help="newest, oldest, pinned (those first), finished (last to end first), longest or shortest."),
+        typer.Option(
+            help="newest, oldest, pinned (pinned first), finished (last finished first), longest or shortest."
+        ),
     ] = "newest",
     limit: Annotated[int, typer.Option(help="Runs per page, 1 to 200.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="next_cursor of the page before, same filters and sort.")] = None,
+    cursor: Annotated[
+        str | None, typer.Option(help="next_cursor of the previous page, with the same filters and sort.")
+    ] = None,
     column: Columns = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, newest first unless told otherwise."""
+    """List runs, newest first by default."""
     given = {"state": state, "kind": kind, "verdict": verdict, "tag": tag, "pinned": pinned, "q": q, "sort": sort}
     document = open_client().get("/runs", **given, limit=limit, cursor=cursor, col=column)
     if as_json:
@@ -95,7 +101,7 @@ def _row(run: dict[str, Any]) -> list[Any]:
 
 
 def _column(values: dict[str, Any], name: str) -> str | None:
-    """Return the cell of a column that was asked for; None where the run has nothing in it."""
+    """Return the cell of a requested column; None if the run has no value there."""
     if name not in values:
         return None
     if name.startswith("param:"):
@@ -105,7 +111,7 @@ def _column(values: dict[str, Any], name: str) -> str | None:
 
 
 def show(run_id: RunId, as_json: AsJson = False) -> None:
-    """Show everything known about a run."""
+    """Show all details of a run."""
     document = open_client().get(f"/runs/{run_id}")
     if as_json:
         emit(document)
@@ -125,7 +131,7 @@ def say_run(run: dict[str, Any]) -> None:
     if run["notes"]:
         say(run["notes"])
     if run["queue"]:
-        say(f"waits at place {run['queue']['position']}: {run['queue']['why']}")
+        say(f"waits at position {run['queue']['position']}: {run['queue']['why']}")
     if run["diagnosis"]:
         say(run["diagnosis"])
     rows = [
@@ -149,7 +155,7 @@ def _move(move: dict[str, Any]) -> list[Any]:
 
 
 def progress_text(progress: dict[str, Any]) -> str:
-    """Return how far a stage is, as a person reads it."""
+    """Return a stage's progress as readable text."""
     total = "" if progress["total"] is None else f"/{progress['total']:.15g}"
     return f"{progress['done']:.15g}{total} {progress['unit']}".strip()
 
@@ -170,7 +176,7 @@ def retry(
 def compare(
     ids: Annotated[list[int], typer.Argument(help="Two to ten runs.", metavar="ID ID")], as_json: AsJson = False
 ) -> None:
-    """Put runs side by side: what differs in parameters, checks and summary."""
+    """Compare runs side by side: differences in parameters, checks and summary."""
     document = open_client().get("/compare", ids=",".join(str(number) for number in ids))
     if as_json:
         emit(document)
@@ -185,7 +191,7 @@ def compare(
 
 
 def _given(value: Any) -> str | None:
-    """Return a parameter with every digit; None where a run has none."""
+    """Return a parameter with every digit; None if a run does not have it."""
     return None if value is None else exact(value)
 
 
@@ -201,7 +207,7 @@ def _check_row(row: dict[str, Any]) -> list[str | None]:
 
 
 def compared_check(check: dict[str, Any] | None, write: Write = cell) -> str | None:
-    """Return a check of one run as a cell: its outcome, number and what is required; None where a run has none."""
+    """Return a check of one run as a cell: outcome, measured value and requirement; None if the run lacks it."""
     from app.runs.results.bounds import bound, measured
 
     if check is None:

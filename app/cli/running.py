@@ -1,4 +1,4 @@
-"""`ddp-audit run`: record a run, see it through, print its checks, leave with its verdict."""
+"""`ddp-audit run`: record a run, wait for its end, print its checks, exit with its verdict."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -27,23 +27,24 @@ def register(app: typer.Typer) -> None:
 def run(
     kind: Annotated[str, typer.Argument(help="See `ddp-audit kinds`.", metavar="KIND")],
     *,
-    preset: Annotated[str | None, typer.Option(help="Named parameters; none means quick.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A named set of parameters; default: quick.")] = None,
     param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="key=value", help=PARAM_HELP)] = None,
-    name: Annotated[str, typer.Option(help="What to call the run.")] = "",
-    tag: Annotated[list[str] | None, typer.Option(help="A tag to find it by; may be given several times.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="A tag for filtering; may be given several times.")] = None,
     launch: Annotated[
-        list[str] | None, typer.Option("--launch", metavar="key=value", help="For the executor, such as nodes=2.")
+        list[str] | None,
+        typer.Option("--launch", metavar="key=value", help="Option for the executor, such as nodes=2."),
     ] = None,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(help="The same key and the same run: it is recorded once, however often this is asked."),
+        typer.Option(help="Repeating the same request with the same key records the run only once."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Only record the run; the next free worker executes it.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run a kind and print its table of checks; the exit code tells the verdict."""
+    """Run a kind and print its table of checks; the exit code reflects the verdict."""
     body = {"kind": kind, "preset": preset, "params": read_params(param or []), "name": name, "tags": tag or []}
     if launch:
         body["launch"] = read_params(launch, "--launch")
@@ -55,7 +56,7 @@ def run(
         if as_json:
             emit(recorded)
         else:
-            say(f"run {run_id} is {recorded['state']}; `ddp-audit status` shows who would execute it")
+            say(f"run {run_id} is {recorded['state']}; `ddp-audit status` shows the available workers")
         return Exit.OK
     ended = see_through(client, run_id)
     result = client.get(f"/runs/{run_id}/result") if ended["state"] == "succeeded" else None
@@ -67,9 +68,9 @@ def run(
 
 
 def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
-    """Return `key=value` words as parameters: JSON values where they are JSON, else text.
+    """Return `key=value` words as parameters: values are parsed as JSON if possible, else kept as text.
 
-    Raises CommandError for a word without a name or an equals sign, or a name given twice; it names `option`.
+    Raises CommandError naming `option` for a word without a name or an equals sign, or a name given twice.
     """
     params: dict[str, Any] = {}
     for word in words:
@@ -83,10 +84,10 @@ def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
 
 
 def see_through(client: Client, run_id: int) -> dict[str, Any]:
-    """Return the run's document once it has ended, executing it here when no worker is there to do it.
+    """Return the run's document once it has ended, executing it here if there is no live worker.
 
-    Ctrl-C cancels the run and waits until every process is gone; a second one leaves at once.
-    Raises KeyboardInterrupt then.
+    Ctrl-C cancels the run and waits until every process is gone; a second one exits at once. Raises KeyboardInterrupt
+    then.
     """
     from app.cli.inline import executing
     from app.cli.progress import progress
@@ -95,7 +96,7 @@ def see_through(client: Client, run_id: int) -> dict[str, Any]:
         try:
             return _until_final(client, run_id, watch, check)
         except KeyboardInterrupt:
-            note(f"cancelling run {run_id}; Ctrl-C again leaves at once")
+            note(f"cancelling run {run_id}; press Ctrl-C again to exit at once")
             _cancel(client, run_id)
             ended = _until_final(client, run_id, watch, check)
             note(f"run {run_id} is {ended['state']}")
@@ -110,7 +111,7 @@ def _cancel(client: Client, run_id: int) -> None:
 
 
 def _until_final(client: Client, run_id: int, watch: Watch, check: Callable[[], None]) -> dict[str, Any]:
-    for _ in follow(client, run_id, MOVES):  # comes at every move, and when nothing has moved for a moment
+    for _ in follow(client, run_id, MOVES):  # arrives at every state change, and after a moment without one
         document: dict[str, Any] = client.get(f"/runs/{run_id}")
         watch(document)
         if document["state"] in FINAL:
@@ -120,7 +121,7 @@ def _until_final(client: Client, run_id: int, watch: Watch, check: Callable[[], 
 
 
 def say_outcome(run: dict[str, Any], result: dict[str, Any] | None) -> None:
-    """Print how a run ended: its checks and verdict, or what went wrong."""
+    """Print how a run ended: its checks and verdict, or the failure."""
     if result is None:
         say(f"run {run['id']} ended {run['state']} ({words(run['reason'] or 'no reason recorded')})")
         if run["diagnosis"]:

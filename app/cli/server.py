@@ -1,4 +1,4 @@
-"""Running web and worker until a signal: streams end at once, jobs go on, a second Ctrl-C leaves without waiting."""
+"""Running web and worker until a signal: streams end at once, jobs continue, a second Ctrl-C exits without waiting."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ from app.places import module_argv, module_environment
 from app.settings import Settings
 
 GRACE_SECONDS: Final = 3
-"""Between a signal and the end of the requests that are still being answered."""
+"""Grace period after a signal for requests that are still being answered."""
 WORKER_SECONDS: Final = 4.0
-"""Between a signal and the end of the worker; its jobs are not its children and stay."""
+"""Grace period after a signal for the worker; its jobs are not its children and keep running."""
 INTERRUPTED: Final = 130
 UNABLE: Final = 3
 
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Server(uvicorn.Server):
-    """A server that ends its streams when it is asked to stop."""
+    """A server that closes its streams when it receives a stop signal."""
 
     def __init__(self, config: uvicorn.Config, worker: "WorkerProcess | None") -> None:
         super().__init__(config)
@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
         self.stopped_by: int | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of signal handlers
-        """Stop once; a second signal leaves at once."""
+        """Stop gracefully; a second signal exits at once."""
         if self.should_exit:
             if self._worker is not None:
                 self._worker.terminate()
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
 
 
 class WorkerProcess:
-    """The worker beside the service, in a session of its own so that Ctrl-C reaches it through the service alone."""
+    """The service's worker, in its own session so that Ctrl-C reaches it only through the service."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -79,13 +79,13 @@ class WorkerProcess:
             self._process = self._start()
 
     def terminate(self) -> None:
-        """Ask the worker to leave."""
+        """Ask the worker to stop."""
         self._stopping.set()
         if self._process.poll() is None:
             self._process.terminate()
 
     def finish(self, seconds: float) -> None:
-        """Wait for the worker's end, and end it when it takes longer."""
+        """Wait for the worker to stop, and kill it after the grace period."""
         self.terminate()
         try:
             self._process.wait(seconds)
@@ -95,7 +95,7 @@ class WorkerProcess:
 
 
 def serve(settings: Settings, *, with_worker: bool) -> int:
-    """Serve until a signal and return the exit code: 0 after a TERM, 130 after Ctrl-C, 3 when the port is taken."""
+    """Serve until a signal and return the exit code: 0 after SIGTERM, 130 after Ctrl-C, 3 if the port is taken."""
     listener = listen(settings.host, settings.port)
     if listener is None:
         return UNABLE
@@ -104,10 +104,11 @@ def serve(settings: Settings, *, with_worker: bool) -> int:
     server = Server(_config(settings), worker)
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"ddp-audit keeps its data in {settings.data_dir}\n")
-    sys.stderr.write(f"ddp-audit serves http://{shown}:{port}{settings.root_path}/ (Ctrl-C ends it)\n")
+    sys.stderr.write(f"ddp-audit serves http://{shown}:{port}{settings.root_path}/ (press Ctrl-C to stop)\n")
     sys.stderr.flush()
     try:
-        # At its end uvicorn gives signal handlers back and raises again what it caught: that must find a deaf one.
+        # At its end uvicorn restores the signal handlers and raises the caught signal again, which must then be
+        # ignored.
         _on_signals(lambda _number, _frame: None)
         server.run(sockets=[listener])
         _on_signals(lambda _number, _frame: os._exit(INTERRUPTED))
@@ -127,7 +128,7 @@ def _config(settings: Settings) -> uvicorn.Config:
         create_app(settings),
         log_level="warning",
         access_log=False,
-        log_config=None,  # `app.logs` gives uvicorn's lines their form
+        log_config=None,  # `app.logs` formats uvicorn's lines
         proxy_headers=False,  # `create_app` trusts those of DDP_AUDIT_TRUSTED_PROXIES only
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
@@ -135,7 +136,7 @@ def _config(settings: Settings) -> uvicorn.Config:
 
 
 def listen(host: str, port: int) -> socket.socket | None:
-    """Return a listening socket, or None after saying why there is none."""
+    """Return a listening socket, or None after printing the reason."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,7 +146,7 @@ def listen(host: str, port: int) -> socket.socket | None:
     except OSError as error:
         listener.close()
         sys.stderr.write(
-            f"ddp-audit cannot listen on {host} port {port}: {error.strerror}; --port 0 takes a free one\n"
+            f"ddp-audit cannot listen on {host} port {port}: {error.strerror}; --port 0 picks a free one\n"
         )
         return None
     listener.set_inheritable(True)

@@ -8,7 +8,7 @@ import typer
 from app.cli.client import bring_up_to_date, local_settings, told_settings
 from app.cli.output import AsJson, emit, say
 
-DataDir = Annotated[Path | None, typer.Option(help="Where database and runs are kept; default: DDP_AUDIT_DATA_DIR.")]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of database and runs; default: DDP_AUDIT_DATA_DIR.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +19,14 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes a free one.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; any non-loopback address requires a token.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0 picks a free port.")] = None,
     data_dir: DataDir = None,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Serve only; nothing is executed.")] = False,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Serve only; start no worker.")] = False,
 ) -> int:
-    """Serve pages and API, with a worker beside them unless told not to."""
+    """Serve pages and API, together with a worker unless --no-worker is given."""
     from app.cli.server import serve as run_server
     from app.logs import configure
     from app.settings import load_settings
@@ -38,7 +40,7 @@ def serve(
 
 def worker(
     data_dir: DataDir = None,
-    once: Annotated[bool, typer.Option("--once", help="Execute what waits in the queue, then leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Execute all queued runs, then exit.")] = False,
 ) -> None:
     """Execute runs of the data directory."""
     from app.logs import configure
@@ -63,4 +65,4 @@ def migrate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     elif before == after:
         say(f"the database is at the newest schema, {after}")
     else:
-        say(f"the database went from {before or 'nothing'} to schema {after}")
+        say(f"the database was migrated from {before or 'nothing'} to schema {after}")

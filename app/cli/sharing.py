@@ -1,4 +1,4 @@
-"""Commands that hand results on: JUnit, a page that stands alone, badges, trends, webhook deliveries."""
+"""Commands that share results: JUnit, self-contained pages, badges, trends, webhook deliveries."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,19 +18,19 @@ def register(app: typer.Typer) -> None:
 
 
 def junit(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
-    """Give the checks of an ended run as JUnit XML."""
+    """Export the checks of an ended run as JUnit XML."""
     _hand_over(f"/runs/{run_id}/junit", output, {"run_id": run_id}, as_json=as_json)
 
 
 def page(run_id: RunId, output: Output = None, as_json: AsJson = False) -> None:
-    """Give the result of an ended run as one HTML file, which needs nothing else."""
+    """Export the result of an ended run as one self-contained HTML file."""
     _hand_over(f"/runs/{run_id}/page", output, {"run_id": run_id}, as_json=as_json)
 
 
 def badge(
     kind: Annotated[str, typer.Argument(help="One of `kinds`.")], output: Output = None, as_json: AsJson = False
 ) -> None:
-    """Give the newest verdict of a kind as a picture (SVG)."""
+    """Export the newest verdict of a kind as an SVG badge."""
     _hand_over(f"/badge/{quote(kind, safe='')}.svg", output, {"kind": kind}, as_json=as_json)
 
 
@@ -41,9 +41,9 @@ def _hand_over(path: str, output: Path | None, document: dict[str, Any], *, as_j
 
 def trends(
     kind: Annotated[str, typer.Argument(help="One of `kinds`.")],
-    check: Annotated[str | None, typer.Argument(help="Without it: the checks there are.")] = None,
+    check: Annotated[str | None, typer.Argument(help="Default: list the available checks.")] = None,
     preset: Annotated[str | None, typer.Option(help="Only runs of this preset.")] = None,
-    limit: Annotated[int, typer.Option(help="Newest runs, 1 to 1000.")] = 50,
+    limit: Annotated[int, typer.Option(help="Number of newest runs, 1 to 1000.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show one check over the runs of a kind, oldest first."""
@@ -58,7 +58,7 @@ def trends(
 
 
 def say_trend(document: dict[str, Any]) -> None:
-    """Print a trend as a table; the last column is what the check's relation makes of measured and limit."""
+    """Print a trend as a table; the last column is the distance from the limit by the check's relation."""
     from app.runs.results.bounds import DISTANCES, bound, distance, measured, relation_of
 
     relation = relation_of(document)
@@ -78,13 +78,13 @@ def say_trend(document: dict[str, Any]) -> None:
 
 
 def deliveries(
-    run_id: Annotated[int | None, typer.Option("--run", help="Only of this run.")] = None,
+    run_id: Annotated[int | None, typer.Option("--run", help="Only deliveries of this run.")] = None,
     status: Annotated[str | None, typer.Option(help="pending, delivered, failed or skipped.")] = None,
-    before: Annotated[int | None, typer.Option(help="next_before of the page before.")] = None,
-    limit: Annotated[int, typer.Option(help="Newest deliveries, 1 to 200.")] = 50,
+    before: Annotated[int | None, typer.Option(help="next_before of the previous page.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of newest deliveries, 1 to 200.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the webhook was told, with the last attempt."""
+    """Show webhook deliveries with their last attempt."""
     given = {"run_id": run_id, "status": status, "before": before, "limit": limit}
     document = open_client().get("/webhooks/deliveries", **given)
     if as_json:
@@ -110,9 +110,9 @@ def _row(item: dict[str, Any]) -> list[Any]:
 
 
 def redeliver(
-    delivery_id: Annotated[int, typer.Argument(help="Number of the delivery.", metavar="ID")], as_json: AsJson = False
+    delivery_id: Annotated[int, typer.Argument(help="Id of the delivery.", metavar="ID")], as_json: AsJson = False
 ) -> None:
-    """Send a delivery once more; a running service does it within seconds."""
+    """Send a delivery again; a running service does so within seconds."""
     document = open_client().post(f"/webhooks/deliveries/{delivery_id}/redeliver")
     if as_json:
         emit(document)

@@ -1,4 +1,4 @@
-"""`ddp-audit status`: whether runs can be recorded and executed, by whom, and what waits."""
+"""`ddp-audit status`: whether runs can be recorded and executed, the workers, and the queue."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(as_json: AsJson = False) -> int:
-    """Show workers, queue, schema and free disk. Exit code 1: something keeps runs from being executed."""
+    """Show workers, queue, schema and free disk. Exit code 1 if runs cannot be executed."""
     document = open_client().get("/status")
     if as_json:
         emit(document)
@@ -35,13 +35,13 @@ def _say(document: dict[str, Any]) -> None:
     waiting = [[item["position"], item["id"], item["name"], item["kind"], item["why"]] for item in document["queue"]]
     if waiting:
         table(["place", "run", "name", "kind", "waits for"], waiting)
-    say(f"{many(document['running'], 'run')} under way, {document['waiting']} waiting")
+    say(f"{many(document['running'], 'run')} active, {document['waiting']} waiting")
     schema = document["schema"]
     if schema is not None:
-        say(f"schema {schema['database']}, this program brings {schema['program']}")
+        say(f"schema {schema['database']}, this program has {schema['program']}")
     for name, free in document["disk"]["free_bytes"].items():
         least = size(document["disk"]["min_free_bytes"])
-        say(f"{name} directory: {size(free)} free; at least {least} should be")
+        say(f"{name} directory: {size(free)} free; minimum free space: {least}")
     for item in document["shortfalls"]:
         say(f"shortfall: {item['detail']}")
     say("ready" if document["ready"] else "not ready")

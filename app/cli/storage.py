@@ -1,4 +1,4 @@
-"""Commands that keep the data directory: bytes, retention, orphans, backup and restore."""
+"""Commands that maintain the data directory: disk usage, retention, orphans, backup and restore."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from app.cli.output import AsJson, emit, note, say, table
 from app.formats import many, size
 
 Yes = Annotated[bool, typer.Option("--yes", help="Remove what is listed.")]
-Replace = Annotated[bool, typer.Option("--replace", help="What is there may be replaced.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")]
 DataDir = Annotated[Path | None, typer.Option(help="Default: DDP_AUDIT_DATA_DIR.")]
 
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn refusals of the services below, and a full or forbidden disk, into errors of the command."""
+    """Turn refusals of the called services, a full disk and missing permissions into errors of the command."""
     from app.runs.errors import ServiceError
     from app.schema import SchemaTooNew
 
@@ -40,10 +40,10 @@ def told() -> Iterator[None]:
 
 
 def usage(
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure runs that have ended anew.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure ended runs again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the bytes of every run, largest first."""
+    """Show the disk usage of every run, largest first."""
     document = open_client().get("/usage", refresh=str(refresh).lower())
     if as_json:
         emit(document)
@@ -52,22 +52,24 @@ def usage(
     table(columns, [[item[column] for column in columns] for item in document["items"]])
     say(f"{many(document['runs'], 'run')}, {many(document['files'], 'file')}, {size(document['bytes'])}")
     for item in document["datasets"]:
-        say(f"data set {item['name']}: {size(item['bytes'])}" + ("" if item["acquired"] else ", put there by hand"))
+        say(f"data set {item['name']}: {size(item['bytes'])}" + ("" if item["acquired"] else ", added by hand"))
     say(f"database {size(document['database_bytes'])}, other files {size(document['other_bytes'])}")
     for name, free in document["free_bytes"].items():
-        say(f"{name} directory: {size(free)} free; at least {size(document['min_free_bytes'])} should be")
+        say(f"{name} directory: {size(free)} free; minimum free space: {size(document['min_free_bytes'])}")
 
 
 def retention(
     *,
-    max_age_days: Annotated[float | None, typer.Option(help="Runs that ended earlier go.")] = None,
-    max_runs: Annotated[int | None, typer.Option(help="Of ended runs the newest stay.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(help="Oldest go until all folders together fit.")] = None,
+    max_age_days: Annotated[float | None, typer.Option(help="Remove runs that ended more than N days ago.")] = None,
+    max_runs: Annotated[int | None, typer.Option(help="Keep only the newest N ended runs.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(help="Remove the oldest runs until all folders together fit.")
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="Only runs of this kind.")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what a policy would remove; remove it only with --yes. Pinned runs and runs under way always stay."""
+    """List what a policy would remove; remove it only with --yes. Pinned and active runs are always kept."""
     client = open_client()
     limits = {"max_age_days": max_age_days, "max_runs": max_runs, "max_bytes": max_bytes, "kind": kind}
     plan = client.get("/retention", **limits)
@@ -79,23 +81,23 @@ def retention(
     columns = ("id", "kind", "name", "state", "finished_at", "bytes", "why")
     table(columns, [[item[column] for column in columns] for item in plan["remove"]])
     goes = f"{many(len(plan['remove']), 'run')}, {size(plan['remove_bytes'])}"
-    say(f"would go: {goes}; {plan['kept_runs']} stay")
+    say(f"would be removed: {goes}; {plan['kept_runs']} kept")
     if plan["spared"]:
-        say(f"{len(plan['spared'])} of those are pinned or under way: no policy removes them")
+        say(f"{len(plan['spared'])} of those are pinned or active: no policy removes them")
     if plan["over_bytes"]:
-        say(f"what stays is {size(plan['over_bytes'])} over the limit: it is pinned or under way")
+        say(f"still {size(plan['over_bytes'])} over the limit: the remaining runs are pinned or active")
     if done is not None:
         say(f"{len(done['removed'])} removed, {size(done['bytes'])}")
         for item in done["skipped"]:
-            note(f"run {item['id']} stays: {item['why']}")
+            note(f"run {item['id']} is kept: {item['why']}")
     elif plan["remove"]:
         say("--yes removes them; export what you want to keep first: ddp-audit export ID -o FILE")
 
 
 def orphans(data_dir: DataDir = None, yes: Yes = False, as_json: AsJson = False) -> int:
-    """List what belongs to no run, with bytes; remove it only with --yes. Exit code 1: something was found.
+    """List orphaned files with their sizes; remove them only with --yes.
 
-    `clean` removes it too, together with runs that have ended.
+    Exit code 1: something was found. `clean` removes them too, together with ended runs.
     """
     client = open_client(data_dir)
     found = client.get("/orphans")
@@ -106,7 +108,7 @@ def orphans(data_dir: DataDir = None, yes: Yes = False, as_json: AsJson = False)
     else:
         columns = ("what", "path", "bytes", "run_id", "removable")
         table(columns, [[item[column] for column in columns] for item in items])
-        say(f"{len(items)} things, {size(total)}" + (" removed" if yes else ""))
+        say(f"{many(len(items), 'item')}, {size(total)}" + (" removed" if yes else ""))
     return Exit.NOT_PASSED if items and not yes else Exit.OK
 
 
@@ -116,19 +118,19 @@ def backup(
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write this machine's database and run files to one file, while the service goes on; data sets stay out of it."""
+    """Write this machine's database and run files to one file while the service runs; data sets are not included."""
     from app.storage.backup import backup as write
 
     _report(lambda: write(local_settings(data_dir=data_dir), file, replace=replace), as_json=as_json)
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="A backup.")],
+    file: Annotated[Path, typer.Argument(help="A backup file.")],
     data_dir: DataDir = None,
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup into an empty data directory, once it is whole, and bring it to the newest schema."""
+    """Verify a backup, restore it into an empty data directory and migrate it to the newest schema."""
     from app.storage.restore import restore as put_back
 
     _report(lambda: put_back(local_settings(data_dir=data_dir), file, replace=replace), as_json=as_json)

@@ -1,4 +1,4 @@
-"""Taking the body of an answer inside this process piece by piece: the usual transport would collect it whole."""
+"""Streams the body of an in-process answer piece by piece; the usual transport would collect it whole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Tap:
-    """Stands before an application and gives the body of a good answer to `write`; any other passes through."""
+    """Wraps an application and passes the body of a successful answer to `write`; any other answer passes through."""
 
     def __init__(self, app: ASGIApp, write: Callable[[bytes], Any]) -> None:
         self._app = app
@@ -23,7 +23,7 @@ class Tap:
             await send(self._taken(message))
 
         async def heard() -> Message:
-            # The application learns that nobody wants the rest, as it would of a closed connection.
+            # The application learns that the rest is not wanted, as with a closed connection.
             return {"type": "http.disconnect"} if self._failure is not None else await receive()
 
         await self._app(scope, heard, tapped)
@@ -36,14 +36,14 @@ class Tap:
             try:
                 if self._failure is None:
                     self._write(message.get("body", b""))
-            except OSError as error:  # told by `finish`: raised here it would be the application's
+            except OSError as error:  # raised by `finish`: raised here it would pass through the application
                 self._failure = error
             return {**message, "body": b""}
         return message
 
     def finish(self) -> None:
-        """Raise what `write` raised. Raises EOFError when a good answer ended before its end."""
+        """Raise what `write` raised. Raises EOFError if a successful answer was cut short."""
         if self._failure is not None:
             raise self._failure
         if self._good and not self._whole:
-            raise EOFError("the answer broke off")
+            raise EOFError("the answer was cut short")

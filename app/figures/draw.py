@@ -1,4 +1,4 @@
-"""One drawing per type of panel; a panel goes in, a matplotlib figure comes out."""
+"""One drawing function per type of panel: takes a panel, returns a matplotlib figure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,12 @@ from trainer.contract.result import (
 
 
 def floats(values: Sequence[Number]) -> list[float]:
-    """Return numbers as floats; null is NaN, which draws a gap."""
+    """Return numbers as floats; null becomes NaN, which is drawn as a gap."""
     return [math.nan if value is None else float(decode_number(value) or 0.0) for value in values]
 
 
 def series(panel: SeriesPanel) -> Figure:
-    """Draw lines over x, with gaps where a value is no finite number."""
+    """Draw lines over x, with gaps at values that are not finite."""
     figure, axes = new_figure(panel.title)
     for index, line in enumerate(panel.lines):
         ys = [value if math.isfinite(value) else math.nan for value in floats(line.y)]
@@ -39,7 +39,7 @@ def series(panel: SeriesPanel) -> Figure:
 
 
 def histogram(panel: HistogramPanel) -> Figure:
-    """Draw counts per bin, groups side by side; equal widths on a logarithmic axis, since its first edge may be 0."""
+    """Draw counts per bin, groups side by side; equal widths on a logarithmic axis, because its first edge may be 0."""
     figure, axes = new_figure(panel.title)
     bins = len(panel.edges) - 1
     width = 0.9 / max(len(panel.groups), 1)
@@ -78,7 +78,7 @@ def bars(panel: BarsPanel) -> Figure:
 
 
 def confusion(panel: ConfusionPanel) -> Figure:
-    """Draw the matrix with counts, coloured by their share of the row."""
+    """Draw the matrix with its counts, coloured by their share of the row."""
     totals = [sum(row) for row in panel.counts]
     shares = [
         [count / total if total else 0.0 for count in row] for row, total in zip(panel.counts, totals, strict=True)
@@ -92,7 +92,7 @@ def confusion(panel: ConfusionPanel) -> Figure:
 
 
 def heat(panel: HeatPanel) -> Figure:
-    """Draw values in coloured cells; what differs from the expectation says so."""
+    """Draw values in coloured cells; cells that differ from the expectation also show the expected value."""
     values = [floats(row) for row in panel.values]
     texts = [[f"{value:.4g}" for value in row] for row in values]
     if panel.expected is not None:

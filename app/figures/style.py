@@ -1,4 +1,4 @@
-"""How figures look: one size and one set of colours, readable in print and by people who see few colours."""
+"""Style of figures: one size and one set of colours, readable in print and for people with colour vision deficiency."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +14,12 @@ DPI: Final = 144
 
 
 def colour(index: int) -> str:
-    """Return the colour of the line or group with that index."""
+    """Return the colour of the line or group with this index."""
     return COLOURS[index % len(COLOURS)]
 
 
 def new_figure(title: str, size: tuple[float, float] = SIZE) -> tuple[Figure, "Axes"]:
-    """Return an empty figure with one set of axes; no window system is involved."""
+    """Return an empty figure with one set of axes, without a window system."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title)

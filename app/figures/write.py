@@ -18,9 +18,9 @@ FORMATS: Final = ("svg", "png")
 
 
 def draw_panels(panels: Sequence[Panel], folder: Path, *, within: Path) -> list[Path]:
-    """Draw the panels of a result into `folder` and return the files, in their order.
+    """Draw the panels of a result into `folder` and return the files in order.
 
-    `folder` is made inside `within`, which must be there. Raises OSError, of that FileNotFoundError where it is gone.
+    `folder` is created inside `within`, which must exist. Raises OSError; FileNotFoundError if `within` is gone.
     """
     written: list[Path] = []
     # With a fixed salt the same result gives the same bytes; text stays text, and no `$` in it starts a formula.
@@ -39,7 +39,7 @@ def draw_panels(panels: Sequence[Panel], folder: Path, *, within: Path) -> list[
 
 def _bytes(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    # No date in the file: it would differ from one drawing to the next.
+    # No date in the file: each drawing would differ.
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
     return buffer.getvalue()

@@ -1,7 +1,7 @@
-"""Processes by pid and start time, read from /proc: who lives, who belongs to whom, who carries a marker; stdlib only.
+"""Processes by pid and start time, read from /proc: liveness, ancestry and environment markers; stdlib only.
 
-A pid alone names nothing for long: it is given out again, after a reboot at once. Pid, start time in clock ticks since
-boot and the boot's identity together name one process for ever.
+A pid alone does not identify a process: pids are reused, and start again after a reboot. Pid, start time in clock ticks
+since boot and the boot id together identify a process for ever.
 """
 
 import os
@@ -17,13 +17,13 @@ STOPPED_STATES: Final = frozenset("Tt")
 
 
 def boot_id() -> str:
-    """Return the identity of this boot of the machine."""
+    """Return the boot id of this machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """What the kernel says about one process."""
+    """The kernel's record of one process."""
 
     pid: int
     state: str
@@ -32,26 +32,26 @@ class Stat:
     start: int
     """Clock ticks since boot."""
     wait_status: int
-    """Meaningful for a zombie alone."""
+    """Meaningful only for a zombie."""
 
     @property
     def alive(self) -> bool:
-        """Whether it can still do anything; a zombie only waits to be reaped."""
+        """Whether it is still running; a zombie only waits to be reaped."""
         return self.state not in GONE_STATES
 
 
 def stat(pid: int) -> Stat | None:
-    """Return the kernel's record of a process, None when there is none."""
+    """Return the kernel's record of a process, None if there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may contain any character
     return Stat(pid=pid, state=fields[0], parent=int(fields[1]), start=int(fields[19]), wait_status=int(fields[49]))
 
 
 def all_pids() -> Iterator[int]:
-    """Yield every pid there is now."""
+    """Yield every current pid."""
     for name in os.listdir(PROC):  # noqa: PTH208  # thousands of Path objects for nothing
         if name.isdigit():
             yield int(name)
@@ -59,7 +59,7 @@ def all_pids() -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """One process for ever, in this boot or another."""
+    """A permanent identity of one process, in this boot or another."""
 
     pid: int
     start: int
@@ -67,13 +67,13 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> "Identity | None":
-        """Return the identity of a living process, None when it is gone."""
+        """Return the identity of a living process, None if it is gone."""
         found = stat(pid)
         return None if found is None else cls(pid=pid, start=found.start, boot=boot_id())
 
     @classmethod
     def load(cls, document: dict[str, Any]) -> "Identity":
-        """Invert `document`. Raises KeyError, TypeError, ValueError for something else."""
+        """Invert `document`. Raises KeyError, TypeError, ValueError for any other value."""
         return cls(pid=int(document["pid"]), start=int(document["start"]), boot=str(document["boot"]))
 
     def document(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Identity:
         return asdict(self)
 
     def stat(self) -> Stat | None:
-        """Return the record of exactly this process; None when it is gone or its pid belongs to another by now."""
+        """Return the record of exactly this process; None if it is gone or its pid has been reused."""
         if self.boot != boot_id():
             return None
         found = stat(self.pid)
@@ -89,23 +89,23 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether exactly this process still runs."""
         found = self.stat()
         return found is not None and found.alive
 
     def open(self) -> int | None:
-        """Return a pidfd, readable once the process has ended; None when it is gone already."""
+        """Return a pidfd, readable once the process has ended; None if it is already gone."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if self.alive:  # looked at after opening: from here on the descriptor cannot mean another process
+        if self.alive:  # checked after opening: from here on the descriptor cannot refer to another process
             return descriptor
         os.close(descriptor)
         return None
 
     def send(self, number: int) -> bool:
-        """Send a signal to this very process and return whether it was there to receive it."""
+        """Send a signal to exactly this process and return whether it still existed."""
         descriptor = self.open()
         if descriptor is None:
             return False
@@ -127,7 +127,7 @@ def own_process() -> Identity:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty when it is gone or not ours to read."""
+    """Return the environment a process was started with; empty if it is gone or not readable."""
     try:
         data = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -137,7 +137,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def carrying(name: str, value: str) -> list[Identity]:
-    """Return every living process in whose environment a variable has exactly this value."""
+    """Return every living process whose environment has exactly this value for a variable."""
     wanted, found = os.fsencode(f"{name}={value}"), []
     for pid in all_pids():
         try:
@@ -152,7 +152,7 @@ def carrying(name: str, value: str) -> list[Identity]:
 
 
 def children(root: int) -> list[Stat]:
-    """Return every living descendant of `root`, in whatever session or process group it is."""
+    """Return every living descendant of `root`, in any session or process group."""
     by_parent: dict[int, list[Stat]] = {}
     for pid in all_pids():
         found = stat(pid)
@@ -167,7 +167,7 @@ def children(root: int) -> list[Stat]:
 
 
 def kill_all(processes: Iterable[Identity]) -> int:
-    """Send SIGKILL to each; stopped ones die of it too. Returns how many were there to receive it."""
+    """Send SIGKILL to each; it also ends stopped processes. Returns how many still existed."""
     return sum(process.send(signal.SIGKILL) for process in processes)
 
 

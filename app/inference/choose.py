@@ -1,4 +1,4 @@
-"""Which model answers: of one run, or of the newest passing run whose kind trains a classifier."""
+"""Choice of the model: that of one run, or of the newest passing run whose kind trains a classifier."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from trainer.contract.kinds import classifiers
 from trainer.contract.paths import RunPaths
 
 LOOKED_AT: Final = 20
-"""Newest passing runs whose model file is looked for."""
+"""Maximum number of newest passing runs searched for a model file."""
 MAX_RUN_ID: Final = 2**63 - 1
-"""More does not fit the column, and the database driver answers it with an exception."""
+"""Larger numbers do not fit the column, and the database driver raises for them."""
 _run: Any = Run
-# Built once: putting a query together costs as much as running it.
+# Built once: building a query costs as much as running it.
 NEWEST_PASSING: Final = (
     select(_run.id, _run.kind, _run.params)
     .where(_run.kind.in_(bindparam("kinds", expanding=True)))
@@ -43,9 +43,9 @@ class ChosenModel:
 
 
 class Chooser:
-    """Chooses models and remembers the choices for as long as nobody writes to the database.
+    """Chooses models and caches the choices until the database is written to.
 
-    SQLite tells that much faster than it answers a query, and without a detour through a thread.
+    SQLite reports writes much faster than it answers a query, and without a detour through a thread.
     """
 
     def __init__(self, engine: Engine, runs_dir: Path) -> None:
@@ -68,7 +68,7 @@ class Chooser:
         return chosen
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection."""
         self._data_version.close()
 
     def _query(self, run_id: int | None) -> ChosenModel:
@@ -85,14 +85,14 @@ def newest_model(engine: Engine, runs_dir: Path) -> ChosenModel:
             if path.is_file():
                 return ChosenModel(run_id=run_id, kind=kind, path=path)
     none = f"no {training_kinds()} run has passed yet"
-    raise _refused("no_model", f"{none}, so there is no model to answer with; {how_to_train()}")
+    raise _refused("no_model", f"{none}, so there is no model yet; {how_to_train()}")
 
 
 def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
     """Return the model of one run.
 
-    Raises ModelRefused with 404: unknown run, one of another kind, unfinished, or without a model. The verdict is not
-    asked for: who names a run wants that run.
+    Raises ModelRefused with 404: unknown run, one of another kind, unfinished, or without a model. The verdict does not
+    matter: a named run is used as requested.
     """
     if not 0 < run_id <= MAX_RUN_ID:
         raise _refused("run_not_found", f"there is no run {run_id}")
@@ -102,30 +102,30 @@ def model_of_run(engine: Engine, runs_dir: Path, run_id: int) -> ChosenModel:
         raise _refused("run_not_found", f"there is no run {run_id}")
     kind, state, params = row
     if kind not in classifiers():
-        text = f"run {run_id} is of kind {kind}, which trains no image classifier; {how_to_train()}"
+        text = f"run {run_id} is of kind {kind}, which does not train an image classifier; {how_to_train()}"
         raise _refused("run_has_no_model", text)
     path = model_path(runs_dir, run_id, kind, params)
     if state != State.SUCCEEDED:
-        text = f"run {run_id} is {state}; only a succeeded run answers. Wait for it, or {how_to_train()}"
+        text = f"run {run_id} is {state}; only a succeeded run has a model. Wait for it, or {how_to_train()}"
         raise _refused("run_has_no_model", text)
     if not path.is_file():
-        text = f"run {run_id} has no model any more ({path.relative_to(runs_dir)} is missing); {how_to_train()}"
+        text = f"run {run_id} no longer has a model ({path.relative_to(runs_dir)} is missing); {how_to_train()}"
         raise _refused("run_has_no_model", text)
     return ChosenModel(run_id=run_id, kind=kind, path=path)
 
 
 def model_path(runs_dir: Path, run_id: int, kind: str, params: Mapping[str, Any]) -> Path:
-    """Return where a run of a kind with a classifier keeps the model that answers."""
+    """Return the path of the model used for classification, for a kind with a classifier."""
     return RunPaths(runs_dir / str(run_id)).artifacts / classifiers()[kind].model_file(params)
 
 
 def training_kinds() -> str:
-    """Return the kinds whose runs train a classifier, as a text names them."""
+    """Return the kinds whose runs train a classifier, as text."""
     return " or ".join(classifiers())
 
 
 def how_to_train() -> str:
-    """Return what to do where there is no model."""
+    """Return what to do if there is no model."""
     commands = " or ".join(f"`ddp-audit run {kind}`" for kind in classifiers())
     return f"train one with {commands}, or launch the kind {training_kinds()} on the page /launch"
 

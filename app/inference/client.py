@@ -2,14 +2,14 @@
 
 Interface for routes, pages and commands:
 
-- `Classifier(max_pixels=..., max_bytes=...)`: one per application, in `app.state.classifier`; nothing starts yet.
+- `Classifier(max_pixels=..., max_bytes=...)`: one per application, in `app.state.classifier`; starts nothing yet.
 - `await classifier.classify(data, model_path, kinds)` -> `Prediction`, by the network of one of `kinds`; raises a
   `Refused` of `app.inference.errors`, whose `status`, `code`, `detail` and `retry_after` are the HTTP answer. Safe to
   call concurrently; the child batches.
 - `prediction.document(run_id)` -> the JSON of REST, page and command: class, confidence, probabilities (by class name,
   in the model's order), run_id, model_sha256, seconds, and `frame` for a file with several frames.
 - `await classifier.close()` in the application's shutdown.
-- Which model answers: `app.inference.choose`. Without an event loop (commands): `app.inference.local.classify_files`.
+- Choice of the model: `app.inference.choose`. Without an event loop (commands): `app.inference.local.classify_files`.
 """
 
 import asyncio
@@ -35,11 +35,12 @@ MAX_WAITING: Final = 128
 """Requests in flight; at 250 answers a second the last one waits half a second."""
 MAX_WAITING_BYTES: Final = 48 * 1024 * 1024
 ANSWER_SECONDS: Final = 60.0
-"""Longer than any bounded queue takes, the start of the child included; past it the child counts as hung."""
+"""Longer than any bounded queue takes, including the child's start; after this the child counts as hung."""
 CHILD_ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # Blocks of a large picture (16 MiB each) go back to the system when it is answered; glibc would learn to keep them.
+    # Blocks of a large picture (16 MiB each) are returned to the system after the answer; glibc would start keeping
+    # them.
     "MALLOC_MMAP_THRESHOLD_": str(8 * 1024 * 1024),
 }
 CLOSE_SECONDS: Final = 5.0
@@ -47,32 +48,32 @@ KINDS: Final[dict[str, type[Refused]]] = {kind.__name__: kind for kind in (Image
 
 
 class PredictionDocument(Document):
-    """The class of a picture; `frame` is there only for a file with several."""
+    """The class of a picture; `frame` is present only for a file with several frames."""
 
     best: str = Field(alias="class")
     confidence: float = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     probabilities: dict[str, float] = Field(description="They sum to 1.")
-    run_id: int | None = Field(description="The run whose model answered.")
+    run_id: int | None = Field(description="The run whose model was used.")
     model_sha256: str
     seconds: float = Field(description="From the whole upload to the answer.")
-    frame: int | None = Field(None, description="Frame that was used.")
+    frame: int | None = Field(None, description="The frame that was used.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One answered picture."""
+    """The answer for one picture."""
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
     """One per class, summing to 1."""
     model_sha256: str
     frame: int | None
-    """Frame that was used when the file has several."""
+    """The frame that was used if the file has several."""
     seconds: float
-    """From the call to the answer, waiting included."""
+    """From the call to the answer, including waiting."""
 
     def document(self, run_id: int | None) -> PredictionDocument:
-        """Return the JSON answer; `run_id` is None for a model that came as a file."""
+        """Return the JSON answer; `run_id` is None for a model given as a file."""
         best = max(range(len(self.classes)), key=self.probabilities.__getitem__)
         several = {} if self.frame is None else {"frame": self.frame}
         return PredictionDocument(
@@ -87,7 +88,7 @@ class Prediction:
 
 
 class Classifier:
-    """Sends pictures to the child and keeps it alive; a request that meets a dying child is sent once more."""
+    """Sends pictures to the child and restarts it when needed; a request that hits a dying child is sent once more."""
 
     def __init__(self, *, max_pixels: int, max_bytes: int, max_waiting: int = MAX_WAITING) -> None:
         self._max_pixels, self._max_bytes, self._max_waiting = max_pixels, max_bytes, max_waiting
@@ -110,7 +111,7 @@ class Classifier:
             self._waiting >= self._max_waiting or self._waiting_bytes + len(data) > MAX_WAITING_BYTES
         ):
             raise Unavailable(
-                status=503, code="busy", detail=f"{self._waiting} pictures are waiting already", retry_after=1
+                status=503, code="busy", detail=f"{self._waiting} pictures are already waiting", retry_after=1
             )
         self._waiting += 1
         self._waiting_bytes += len(data)
@@ -134,7 +135,7 @@ class Classifier:
                 child = self._living_child()
                 return await asyncio.wait_for(child.ask(request, data), ANSWER_SECONDS)
             except TimeoutError:
-                child.process.kill()  # hung: whoever else waits for it is told at once
+                child.process.kill()  # hung: all other waiting requests fail at once
                 break
             except (ConnectionError, OSError):
                 continue
@@ -143,7 +144,7 @@ class Classifier:
         )
 
     def _living_child(self) -> "_Child":
-        # No await between the look and the start: two requests at once must not start two children.
+        # No await between the check and the start: two concurrent requests must not start two children.
         child = self._child
         if child is None or child.ended or child.loop is not asyncio.get_running_loop():
             if child is not None and not child.ended:
@@ -168,13 +169,13 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**module_environment(for_children(os.environ)), **CHILD_ENVIRONMENT},
-                start_new_session=True,  # an interrupt at the terminal is the web process's; the child follows by EOF
+                start_new_session=True,  # a Ctrl-C at the terminal is handled by the web process; the child ends on EOF
             )
         self._streams = self.loop.create_task(asyncio.open_connection(sock=ours))
         self._listener = self.loop.create_task(self._listen())
 
     async def ask(self, request: dict[str, Any], data: bytes) -> dict[str, Any]:
-        """Return the child's answer. Raises ConnectionError when it ends first."""
+        """Return the child's answer. Raises ConnectionError if the child ends first."""
         _, writer = await asyncio.shield(self._streams)
         if self.ended:
             raise ConnectionResetError("the classifier process ended")
@@ -189,7 +190,7 @@ class _Child:
         finally:
             del self._pending[number]
             if answer.done() and not answer.cancelled():
-                answer.exception()  # seen here even when sending failed first; asyncio would report it as lost
+                answer.exception()  # retrieved even if sending failed first, or asyncio would complain
 
     async def close(self) -> None:
         """Close the connection, which ends the child, and wait for both."""

@@ -1,11 +1,11 @@
-"""Why a picture or a model gets no answer; every class carries the HTTP status and code it becomes."""
+"""Why a picture or a model is refused; each class carries its HTTP status and code."""
 
 from dataclasses import dataclass
 
 
 @dataclass(kw_only=True, eq=False)
 class Refused(Exception):
-    """A request that gets no prediction, in words for the person who sent it."""
+    """A request that gets no prediction, with a message for its sender."""
 
     status: int
     code: str
@@ -18,11 +18,11 @@ class Refused(Exception):
 
 
 class ImageRefused(Refused):
-    """The upload is no picture that can be answered: 413, 415 or 422."""
+    """The upload cannot be classified: 413, 415 or 422."""
 
 
 class ModelRefused(Refused):
-    """There is no model to answer with, or its file is unusable: 404 or 409."""
+    """There is no model, or its file is unusable: 404 or 409."""
 
 
 class Unavailable(Refused):
@@ -30,7 +30,7 @@ class Unavailable(Refused):
 
 
 def check_bytes(size: int, limit: int) -> None:
-    """Raise ImageRefused (413) when an upload of `size` bytes is over `limit`."""
+    """Raise ImageRefused (413) if an upload of `size` bytes is over `limit`."""
     if size > limit:
         raise ImageRefused(
             status=413,

@@ -1,6 +1,6 @@
-"""Uploaded bytes to the pixels of the model's input, or a refusal with its HTTP status. No torch.
+"""Turns uploaded bytes into pixels of the model's input, or refuses with an HTTP status.
 
-What is accepted, and what is done with it, is `trainer.contract.pictures`: the same for training.
+No torch. The rules are in `trainer.contract.pictures`, the same as for training.
 """
 
 import io
@@ -17,7 +17,7 @@ from trainer.contract.pictures import Picture, PictureRefused
 def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     """Return the picture in `data` with only its header read.
 
-    Raises ImageRefused: 415 for a format that is never accepted, 422 for anything else that cannot be a picture or has
+    Raises ImageRefused: 415 for a format that is never accepted, 422 for anything else that is not a picture or has
     more than `max_pixels` pixels.
     """
     with _as_refusal():
@@ -25,13 +25,13 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def decode(image: Image.Image, max_pixels: int) -> Picture:
-    """Return the pixels of an opened picture. Raises ImageRefused (422) when it is truncated, damaged or unclear."""
+    """Return the pixels of an opened picture. Raises ImageRefused (422) if it is truncated, damaged or ambiguous."""
     with _as_refusal():
         return pictures.decode(image, max_pixels)
 
 
 def read_picture(data: bytes, max_pixels: int) -> Picture:
-    """Return the pixels of `data`; `open_picture` and `decode` in one."""
+    """Return the pixels of `data`; `open_picture` and `decode` in one step."""
     return decode(open_picture(data, max_pixels), max_pixels)
 
 

@@ -12,9 +12,9 @@ from trainer.contract.kinds import classifiers
 def classify_files(model: Path, images: Sequence[Path], *, max_pixels: int, max_bytes: int) -> list[Prediction]:
     """Return one prediction per image file, in order; the caller's process never imports torch.
 
-    `Prediction.document(run_id)` gives the JSON; a model that came as a file has run_id None. Raises a `Refused` of
-    `app.inference.errors` for the first file that cannot be answered, its name put before the reason (the file's
-    absence included: `image_not_found`), or for a model that cannot answer.
+    `Prediction.document(run_id)` gives the JSON; a model given as a file has run_id None. Raises a `Refused` of
+    `app.inference.errors` for the first file that cannot be answered, its name put before the reason (`image_not_found`
+    for a missing file), or for an unusable model.
     """
     return asyncio.run(_classify(model.absolute(), images, max_pixels, max_bytes))
 

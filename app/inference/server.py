@@ -1,7 +1,7 @@
-"""The classifier child: `python -m app.inference.server FD` answers frames on a socket until the other side is gone.
+"""The classifier child: `python -m app.inference.server FD` answers frames on a socket until the peer is gone.
 
 The only part of the web application that imports torch. One thread reads, decodes and answers in batches, on one core;
-a second one decodes large pictures, so that they hold nobody up.
+a second one decodes large pictures, so that they do not delay other requests.
 """
 
 import importlib
@@ -31,16 +31,16 @@ from trainer.contract.kinds import classifiers
 from trainer.contract.pictures import Picture
 
 MAX_BATCH: Final = BATCHES[0]
-"""Pictures answered before the queue is looked at again."""
+"""Maximum number of pictures answered before the queue is checked again."""
 MODELS_KEPT: Final = 4
 LARGE_PIXELS: Final = 512 * 512
 LARGE_BYTES: Final = 256 * 1024
 MAX_LARGE_WAITING: Final = 8
-"""Large pictures take up to a second each; more of them would wait longer than a person does."""
+"""Large pictures take up to a second each; a longer queue would exceed a person's patience."""
 
 
 class Models:
-    """Models by file, the ones used last kept in memory; a file that changed is read again."""
+    """Models by file; the most recently used are kept in memory, a changed file is read again."""
 
     def __init__(self, kept: int = MODELS_KEPT) -> None:
         self._kept = kept
@@ -49,7 +49,7 @@ class Models:
     def get(self, path: Path, kinds: tuple[str, ...]) -> Answerer:
         """Return the model in `path`, whose network is that of one of `kinds`.
 
-        Raises ModelRefused: 404 when there is none, 409 when it cannot answer.
+        Raises ModelRefused: 404 if there is none, 409 if it is unusable.
         """
         try:
             status = path.stat()
@@ -57,7 +57,7 @@ class Models:
             if key not in self._models:
                 self._models[key] = answerer(path, kinds)
         except ModelFileRefused as error:
-            raise ModelRefused(status=409, code="model_refused", detail=f"the model cannot answer: {error}") from None
+            raise ModelRefused(status=409, code="model_refused", detail=f"the model is unusable: {error}") from None
         except OSError as error:
             raise ModelRefused(
                 status=404,
@@ -74,7 +74,8 @@ class Models:
 def answerer(path: Path, kinds: tuple[str, ...]) -> Answerer:
     """Return the model in `path` with the network of the first of `kinds` that its weights fit.
 
-    Which code builds the network is said by the installed kinds, never by the file. Raises ModelFileRefused, OSError.
+    The code that builds the network comes from the installed kinds, never from the file. Raises ModelFileRefused,
+    OSError.
     """
     refusals: list[ModelFileRefused] = []
     for kind in kinds:
@@ -89,7 +90,10 @@ def answerer(path: Path, kinds: tuple[str, ...]) -> Answerer:
 
 
 def build_network(kind: str, header: ModelHeader) -> nn.Module:
-    """Return the network of an installed kind. Raises KeyError for a kind without a classifier, and what it raises."""
+    """Return the network of an installed kind.
+
+    Raises KeyError for a kind without a classifier, and what the kind raises.
+    """
     module, function = classifiers()[kind].network.split(":")
     network: nn.Module = getattr(importlib.import_module(module), function)(header)
     return network
@@ -101,12 +105,12 @@ class Job:
 
     number: int
     model: tuple[Path, tuple[str, ...]]
-    """The model file, and the kinds whose network it may hold."""
+    """The model file, and the kinds whose network it may contain."""
     picture: Picture
 
 
 class Server:
-    """Reads requests from a socket, decodes, answers. One thread does all but the decoding of large pictures."""
+    """Reads requests from a socket, decodes, answers. One thread does everything except decoding large pictures."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -117,11 +121,11 @@ class Server:
         self._wake, self._wakened = socket.socketpair()
 
     def run(self) -> None:
-        """Answer until the other side is gone. Raises EOFError or another OSError then."""
+        """Answer until the peer is gone. Raises EOFError or another OSError then."""
         while True:
             readable, _, _ = select([self._connection, self._wakened], [], [])
             jobs = self._large_jobs() if self._wakened in readable else []
-            # What came while the last batch was computed is this batch.
+            # Requests that arrived during the last batch form this batch.
             while len(jobs) < MAX_BATCH and select([self._connection], [], [], 0)[0]:
                 jobs += self._accept(*wire.receive(self._connection))
             for model in dict.fromkeys(job.model for job in jobs):
@@ -148,7 +152,7 @@ class Server:
                 raise Unavailable(
                     status=503,
                     code="busy",
-                    detail=f"{MAX_LARGE_WAITING} large pictures are waiting already; send smaller ones or try again",
+                    detail=f"{MAX_LARGE_WAITING} large pictures are already waiting; send smaller ones or try again",
                     retry_after=2,
                 )
             self._large_waiting += 1
@@ -164,7 +168,7 @@ class Server:
         except Refused as refusal:
             self._decoded.put((request["id"], refusal))
         except BaseException:
-            os._exit(1)  # a fault of the program: the web process tells whoever waits, and starts another child
+            os._exit(1)  # a bug: the web process fails the waiting requests and starts another child
         self._wake.send(b".")
 
     def _answer(self, wanted: tuple[Path, tuple[str, ...]], jobs: list[Job]) -> None:
@@ -199,12 +203,12 @@ def _model(request: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    warnings.simplefilter("ignore")  # Pillow warns about oddities of uploads; the answer says what matters
+    warnings.simplefilter("ignore")  # Pillow warns about oddities of uploads; the answer reports what matters
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     with suppress(EOFError, OSError):
         Server(socket.socket(fileno=int(sys.argv[1]))).run()
-    os._exit(0)  # nobody is left to answer to, and a picture that is still being decoded is not worth finishing
+    os._exit(0)  # no client is left to answer, and a picture still being decoded is not worth finishing
 
 
 if __name__ == "__main__":

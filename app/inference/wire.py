@@ -1,7 +1,7 @@
 """Frames between the web process and its classifier child: a JSON document and a block of bytes.
 
 A frame is two little-endian 32-bit lengths, the JSON, the bytes. Requests: {id, model, kinds, max_pixels} + the upload;
-`kinds` are the kinds whose network the model file may hold, the first one that fits answers.
+`kinds` are the kinds whose network the model file may contain; the first match is used.
 Answers: {id, classes, probabilities, sha256, frame} or {id, refused: {kind, status, code, detail, retry_after}}.
 """
 
@@ -21,7 +21,7 @@ def pack(document: dict[str, Any], block: bytes = b"") -> bytes:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Return the next frame of a blocking socket. Raises EOFError when the other side is gone."""
+    """Return the next frame of a blocking socket. Raises EOFError if the peer is gone."""
     text_length, block_length = LENGTHS.unpack(_exactly(connection, LENGTHS.size))
     document: dict[str, Any] = orjson.loads(_exactly(connection, text_length))
     return document, _exactly(connection, block_length)

@@ -1,4 +1,4 @@
-"""The audit log read: who launched, cancelled, deleted or changed what, newest first."""
+"""Reading the audit log: who launched, cancelled, deleted or changed what, newest first."""
 
 from pydantic import Field
 from sqlmodel import Session, col, select
@@ -23,7 +23,7 @@ class AuditList(Document):
     """Entries of the audit log, newest first."""
 
     items: list[AuditEntryDocument]
-    next_before: int | None = Field(description="Ask again with `before` set to it; null on the last page.")
+    next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
 def audit_log(
@@ -35,7 +35,7 @@ def audit_log(
     action: str = "",
     limit: int = 100,
 ) -> AuditList:
-    """Return one page of entries; ask again with `before` set to its `next_before` for older ones."""
+    """Return one page of entries; request older ones with `before` set to its `next_before`."""
     query = select(AuditEntry)
     if before is not None:
         query = query.where(col(AuditEntry.id) < before)

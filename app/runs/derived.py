@@ -1,4 +1,4 @@
-"""Rows that follow from a run's end: notices for the webhook with their attempts, judged checks, and bytes on disk."""
+"""Rows derived from a run's end: webhook deliveries with their attempts, judged checks, and bytes on disk."""
 
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from trainer.contract.result import Relation
 
 
 class Delivery(SQLModel, table=True):
-    """One end of a run to be told to the webhook; written in the transaction of the final move."""
+    """The end of one run to be reported to the webhook; written in the transaction of the final state change."""
 
     __tablename__ = "webhook_delivery"
     __table_args__ = (
@@ -22,14 +22,14 @@ class Delivery(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     run_id: int
-    """A plain number: deleting the run must not take the message with it."""
+    """A plain number: deleting the run must not delete the message."""
     run: dict[str, Any] = Field(sa_column=Column(JSON(), nullable=False))
     """The run as it ended; see `app.runs.outbox`."""
     status: str = "pending"
-    """pending, delivered, failed (no attempt is left), skipped (no address was set)."""
+    """pending, delivered, failed (no attempts left), skipped (no address was set)."""
     attempts: int = 0
     next_at: datetime = Field(sa_type=UtcDateTime)
-    """Earliest moment of the next attempt; pushed ahead while one is under way."""
+    """Earliest time of the next attempt; postponed while one is active."""
     delivered_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
@@ -44,7 +44,7 @@ class DeliveryAttempt(SQLModel, table=True):
     at: datetime = Field(sa_type=UtcDateTime)
     seconds: float
     status: int | None = None
-    """HTTP status; None when there was no answer."""
+    """HTTP status; None if there was no answer."""
     error: str = ""
 
 
@@ -60,17 +60,17 @@ class RunCheck(SQLModel, table=True):
     title: str
     passed: bool | None = None
     measured: Any = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
-    """Number, or the name of a non-finite one: a database column of numbers has no NaN."""
+    """Number, or the name of a non-finite value: a numeric database column cannot store NaN."""
     limit: Any = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
     relation: str = Relation.AT_MOST
-    """How `measured` is held against `limit`; rows from before this was recorded are read as at_most."""
+    """How `measured` is compared with `limit`; older rows without it are read as at_most."""
     strict: bool = False
-    """The limit itself does not suffice."""
+    """Whether the limit itself does not pass."""
     unit: str = ""
 
 
 class RunFacts(SQLModel, table=True):
-    """What was found out about a run's folder and kept, because finding out reads many files."""
+    """Measurements of a run's folder, stored because taking them reads many files."""
 
     __tablename__ = "run_facts"
 
@@ -80,4 +80,4 @@ class RunFacts(SQLModel, table=True):
     files: int | None = None
     measured_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     checks_read: bool = False
-    """Whether `run_check` has what the run's result says."""
+    """Whether `run_check` contains the checks of the run's result."""

@@ -1,4 +1,4 @@
-"""Whether any live worker has the devices a run asks for."""
+"""Whether any live worker has the devices that a run requests."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from trainer.contract.placement import Ask, Offer, Unplaceable, place
 
 
 def check_devices(params: CommonParams, workers: Sequence[WorkerRow]) -> None:
-    """Refuse a run that no live worker has the GPUs for; with no live worker the run waits.
+    """Refuse a run that needs more GPUs than any live worker has; with no live worker the run waits.
 
-    Raises Refused naming the numbers of the worker that has the most.
+    Raises Refused with the numbers of the worker that has the most.
     """
     ask = Ask.of(params.model_dump(include={"device", "world_size", "share_gpu"}))
     offers = [Offer.of(worker.devices) for worker in workers]

@@ -1,4 +1,4 @@
-"""Runs as documents: in a list, whole, and their stages, ranks and moves; built from rows."""
+"""Documents of runs, built from rows: in a list, in full, and their stages, ranks and state changes."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from trainer.contract.kinds import DEFAULT_PRESET, kinds
 
 
 class Progress(Document):
-    """How far a stage is."""
+    """Progress of a stage."""
 
     done: float
     total: float | None
@@ -22,7 +22,7 @@ class Progress(Document):
 
 
 class CurrentProgress(Document):
-    """How far the current or last stage of a run is."""
+    """Progress of the current or last stage of a run."""
 
     stage: str
     done: float
@@ -31,7 +31,7 @@ class CurrentProgress(Document):
 
     @classmethod
     def of(cls, stages: Sequence[StageAttempt]) -> Self | None:
-        """Return the progress of the newest attempt that was started, None before the first."""
+        """Return the progress of the newest started attempt, None before the first."""
         row = current_stage(stages)
         return None if row is None else cls(stage=row.stage, done=row.done, total=row.total, unit=row.unit)
 
@@ -93,7 +93,7 @@ class RunList(Document):
     """One page of a list of runs."""
 
     items: list[RunSummary]
-    next_cursor: str | None = Field(description="For the next page; null on the last.")
+    next_cursor: str | None = Field(description="For the next page; null on the last page.")
 
 
 class Stage(Document):
@@ -124,7 +124,7 @@ class Stage(Document):
 
 
 class Rank(Document):
-    """One rank as last heard."""
+    """The last known state of one rank."""
 
     stage: str
     attempt: int
@@ -151,7 +151,7 @@ class Rank(Document):
 
 
 class Failure(Document):
-    """What failed first."""
+    """The first failure of a run."""
 
     rank: int | None = None
     node: str | None = None
@@ -164,14 +164,14 @@ class Failure(Document):
 
 
 class Queue(Document):
-    """Place of a waiting run."""
+    """Position of a waiting run."""
 
     position: int = Field(description="1 is next.")
     why: str
 
 
 class Move(Document):
-    """One move of a run's state."""
+    """One state change of a run."""
 
     seq: int
     at: str
@@ -183,13 +183,13 @@ class Move(Document):
 
     @classmethod
     def of(cls, row: RunHistory) -> Self:
-        """Return the document of one move."""
+        """Return the document of one state change."""
         own = {name: getattr(row, name) for name in cls.model_fields}
         return cls(**{**own, "at": rfc3339(row.at)})
 
 
 class RunDocument(RunSummary):
-    """A run with everything known about it."""
+    """A run with all its details."""
 
     launch: dict[str, Any]
     resume_from: str | None
@@ -234,13 +234,13 @@ class RunDocument(RunSummary):
 
 
 def current_stage(stages: Sequence[StageAttempt]) -> StageAttempt | None:
-    """Return the newest attempt that was started, None before the first."""
+    """Return the newest started attempt, None before the first."""
     started = [row for row in stages if row.attempt > 0]
     return max(started, key=lambda row: (row.position, row.attempt), default=None)
 
 
 def reproduce(run: Run) -> str:
-    """Return the shell command that repeats the run: kind, preset, and what differs from the preset."""
+    """Return the shell command that repeats the run: kind, preset, and parameters that differ from the preset."""
     words = ["ddp-audit", "run", run.kind]
     if run.preset:
         words += ["--preset", run.preset]

@@ -1,4 +1,4 @@
-"""What people write on a run after it was recorded: its name, tags, notes and pin."""
+"""Labels of a run that people can edit after it was recorded: name, tags, notes and pin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,20 +22,22 @@ NOTES_LENGTH: Final = 20_000
 
 
 class Changes(BaseModel):
-    """What is to become of the labels of a run: what is absent stays as it is, and nothing may be null.
+    """Changes to the labels of a run: absent fields change nothing, and null is not accepted.
 
-    Labels can change in any state, and none of them changes what the run measured. The limits are those of a launch.
+    Labels can change in any state, and none of them affects what the run measured. The limits are those of a launch.
     """
 
     # Every default comes from a factory: the description of the API must not state a default that is never applied.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: Name = Field(default_factory=str, description="At most 200 characters; empty takes the name away.")
-    tags: Tags = Field(default_factory=list, description="All tags the run shall have; excludes the next two.")
-    add_tags: Tags = Field(default_factory=list, description="Tags to add to those it has.")
-    remove_tags: Tags = Field(default_factory=list, description="Tags to take away; those it has not are passed over.")
+    name: Name = Field(default_factory=str, description="At most 200 characters; an empty name removes it.")
+    tags: Tags = Field(default_factory=list, description="Replaces all tags of the run; excludes the next two.")
+    add_tags: Tags = Field(default_factory=list, description="Tags to add.")
+    remove_tags: Tags = Field(
+        default_factory=list, description="Tags to remove; tags that the run does not have are ignored."
+    )
     notes: Annotated[str, Field(max_length=NOTES_LENGTH), AfterValidator(lines_of_text)] = Field(
-        default_factory=str, description="Plain text of several lines."
+        default_factory=str, description="Plain text, may have several lines."
     )
     pinned: bool = Field(default_factory=bool, description="A pinned run is never removed by the retention policy.")
 
@@ -49,7 +51,7 @@ class Changes(BaseModel):
 
 
 def read_changes(values: Mapping[str, Any]) -> Changes:
-    """Return checked changes; keys that are absent change nothing. Raises Refused naming every field at fault."""
+    """Return validated changes; absent keys change nothing. Raises Refused naming every invalid field."""
     try:
         return Changes.model_validate(dict(values))
     except ValidationError as error:
@@ -64,10 +66,10 @@ def read_changes(values: Mapping[str, Any]) -> Changes:
 
 
 def edit_run(engine: Engine, run_id: int, wanted: Changes, *, actor: str) -> list[str]:
-    """Change labels of a run, in any state, and return which of name, tags, notes and pinned are different now.
+    """Change labels of a run, in any state, and return which of name, tags, notes and pinned have changed.
 
-    What really changes is told in the audit log, in the same transaction; what changes nothing leaves no entry.
-    Raises NotFound, also while the run is being deleted; Refused when the run would have too many tags.
+    Actual changes are recorded in the audit log, in the same transaction; a request that changes nothing leaves no
+    entry. Raises NotFound, also while the run is being deleted; Refused if the run would have too many tags.
     """
     with write_session(engine) as session:
         run = get_run(session, run_id)
@@ -81,7 +83,7 @@ def edit_run(engine: Engine, run_id: int, wanted: Changes, *, actor: str) -> lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """One label that changed, and how, in the words of the audit log."""
+    """One changed label, with its description for the audit log."""
 
     field: str
     text: str

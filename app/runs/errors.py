@@ -1,4 +1,4 @@
-"""Refusals of the service layer, told alike by web, command line and worker."""
+"""Refusals of the service layer, reported in the same way by web, command line and worker."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,10 +13,10 @@ class FieldError:
 
 
 class ServiceError(Exception):
-    """A request that cannot be done; the text says what was asked, the numbers, and what would work."""
+    """A request that cannot be fulfilled; the text names the request, the numbers, and what would work."""
 
     status: ClassVar[int] = 400
-    """HTTP status that fits; the command line has exit codes of its own."""
+    """Matching HTTP status; the command line has its own exit codes."""
     title: ClassVar[str] = "Bad request"
 
     def __init__(self, code: str, detail: str, errors: list[FieldError] | None = None) -> None:
@@ -41,7 +41,7 @@ class Conflict(ServiceError):
 
 
 class Unacceptable(ServiceError):
-    """The answer cannot be given in the form asked for."""
+    """The answer is not available in the requested format."""
 
     status = 406
     title = "Not available in this form"

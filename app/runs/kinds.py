@@ -1,4 +1,4 @@
-"""The kinds as documents: JSON Schema of their parameters, and their presets with every value filled in."""
+"""Documents of kinds: JSON Schema of their parameters, and their presets with every value filled in."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from trainer.contract.kinds import KindSpec, kinds
 
 
 class KindDocument(Document):
-    """A kind and what a run of it takes."""
+    """A kind and the parameters of its runs."""
 
     name: str
     title: str
@@ -22,7 +22,7 @@ class KindDocument(Document):
 
 
 class KindList(Document):
-    """The kinds in order of name."""
+    """Kinds in order of name."""
 
     items: list[KindDocument]
 

@@ -18,7 +18,7 @@ def _run_key() -> Any:
 
 
 class Run(SQLModel, table=True):
-    """One request and what became of it."""
+    """One request and its outcome."""
 
     __table_args__ = (
         Index("ix_run_state_id", "state", "id"),
@@ -48,10 +48,10 @@ class Run(SQLModel, table=True):
     started_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     finished_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     took_seconds: float | None = None
-    """From the start to the end; None until both are known, and for good when the run ended before its start."""
+    """From start to end; None until both are known, and permanently if the run ended before its start."""
     cancel_requested_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     stop_reason: str | None = None
-    """Why the worker is stopping the run: a Reason that becomes final once every process is gone."""
+    """Why the worker is stopping the run: a Reason that becomes final once every process has ended."""
     worker_id: str | None = None
     """Lease: the worker responsible for the run."""
     lease_until: datetime | None = Field(default=None, sa_type=UtcDateTime)
@@ -61,21 +61,21 @@ class Run(SQLModel, table=True):
     gpus: list[int] = Field(default_factory=list, sa_column=_json())
     """GPUs held by the run."""
     waiting_for: str = ""
-    """Why a queued run is not started yet, in words."""
+    """Why a queued run has not started yet, as text."""
     next_event_id: int = 1
-    """Event ids are given per run, under the run's lease."""
+    """Event ids are assigned per run, under the run's lease."""
     failure: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
     diagnosis: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
     retry_of: int | None = None
-    """Run this one repeats; kept as a number when that run is deleted."""
+    """The run that this run repeats; a number that is kept if that run is deleted."""
     resume_from: str | None = None
-    """Checkpoint folder inside this run's own folder that the run continues from."""
+    """Checkpoint folder inside this run's folder from which the run continues."""
     idempotency_key: str | None = None
     request_digest: str | None = None
     """SHA-256 of the request body that created the run."""
     created_by: str = ""
     deleting: bool = False
-    """Set first when a run is deleted, so that a crash in the middle can be finished later."""
+    """Set first when a run is deleted, so that an interrupted deletion can be completed later."""
 
 
 class RunTag(SQLModel, table=True):
@@ -89,7 +89,7 @@ class RunTag(SQLModel, table=True):
 
 
 class RunHistory(SQLModel, table=True):
-    """One move of a run's state, written in the transaction that made it."""
+    """One state change of a run, written in the transaction that made it."""
 
     __tablename__ = "run_history"
 
@@ -98,7 +98,7 @@ class RunHistory(SQLModel, table=True):
     """1, 2, 3 … within the run."""
     at: datetime = Field(sa_type=UtcDateTime)
     origin: str | None = None
-    """State before; None for the first row."""
+    """Previous state; None for the first row."""
     target: str
     reason: str | None = None
     note: str = ""
@@ -127,11 +127,11 @@ class StageAttempt(SQLModel, table=True):
     started_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     finished_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     reference: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
-    """How the executor finds the attempt again; nobody else looks into it."""
+    """Data by which the executor finds the attempt again; opaque to everything else."""
 
 
 class RankRow(SQLModel, table=True):
-    """One rank of one attempt, as last heard."""
+    """One rank of one attempt, as last reported."""
 
     __tablename__ = "rank"
     __table_args__ = (
@@ -158,11 +158,11 @@ class RankRow(SQLModel, table=True):
     exit_code: int | None = None
     signal: int | None = None
     offset: int = 0
-    """Bytes of the event file ingested; moves in the transaction that stores the events."""
+    """Ingested bytes of the event file; updated in the transaction that stores the events."""
     events: int = 0
-    """Events ingested from the file."""
+    """Number of events ingested from the file."""
     malformed: int = 0
-    """Lines kept aside from the file."""
+    """Number of malformed lines in the file."""
 
 
 class RunEvent(SQLModel, table=True):
@@ -205,11 +205,11 @@ class MetricChunk(SQLModel, table=True):
     steps: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """`count` float64, little endian."""
     points: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    """`count` float64, little endian; null travels as a NaN with its own payload, see `app.runs.telemetry.packing`."""
+    """`count` float64, little endian; null is a NaN with its own payload, see `app.runs.telemetry.packing`."""
 
 
 class RankUsage(SQLModel, table=True):
-    """What one rank used of its machine at one moment, as the worker saw it from outside."""
+    """Resource use of one rank at one moment, as measured by the worker from outside."""
 
     __tablename__ = "rank_usage"
     __table_args__ = ({"sqlite_with_rowid": False},)
@@ -219,17 +219,17 @@ class RankUsage(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     rank: int = Field(primary_key=True)
     at: float = Field(primary_key=True)
-    """Unix seconds; one moment for all ranks of a look."""
+    """Unix seconds; the same for all ranks of one sample."""
     cpu_seconds: float
-    """Since the process began: thinning samples out loses no work."""
+    """Since the start of the process, so thinning out samples loses no work."""
     rss_bytes: int = Field(sa_type=BigInteger)
     gpu_bytes: int | None = Field(default=None, sa_type=BigInteger)
-    """In use on the rank's GPU by whomever; None on a CPU."""
+    """In use on the rank's GPU by any process; None on a CPU."""
     gpu_percent: float | None = None
 
 
 class MalformedLine(SQLModel, table=True):
-    """A line that is no event, or the torn tail of an ended attempt: kept and shown, never dropped."""
+    """A line that is not an event, or the torn tail of an ended attempt: stored and shown, never dropped."""
 
     __tablename__ = "malformed_line"
 
@@ -250,7 +250,7 @@ class WorkerRow(SQLModel, table=True):
     __tablename__ = "worker"
 
     id: str = Field(primary_key=True)
-    """Random, new with every start of a worker."""
+    """Random, new at every start of a worker."""
     pid: int
     pid_start: float
     boot_id: str
@@ -258,7 +258,7 @@ class WorkerRow(SQLModel, table=True):
     started_at: datetime = Field(sa_type=UtcDateTime)
     heartbeat_at: datetime = Field(sa_type=UtcDateTime)
     devices: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
-    """Document of `trainer.probe`; None until the first probe is back."""
+    """Document of `trainer.probe`; None until the first probe has finished."""
     kinds: list[str] = Field(default_factory=list, sa_column=_json())
     targets: list[str] = Field(default_factory=list, sa_column=_json())
 
@@ -278,7 +278,7 @@ class AuditEntry(SQLModel, table=True):
 
 
 class Meta(SQLModel, table=True):
-    """Facts about the database itself, such as its random identity."""
+    """Facts about the database itself, such as its random id."""
 
     key: str = Field(primary_key=True)
     value: str

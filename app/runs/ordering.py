@@ -1,4 +1,4 @@
-"""The orders a list of runs comes in, each with an index to walk, and the cursors that go on where a page ended."""
+"""Sort orders of a list of runs, each backed by an index, and the cursors that continue after a page."""
 
 import base64
 import math
@@ -21,37 +21,37 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Order(StrEnum):
-    """By what runs are sorted; equal ones by their number, in the same direction."""
+    """Sort order of runs; ties are sorted by number, in the same direction."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
     PINNED = "pinned"
-    """Pinned ones first; within both parts newest first."""
+    """Pinned runs first; newest first within both parts."""
     FINISHED = "finished"
-    """Last to end first; then runs that have not ended."""
+    """Last finished first; then runs that have not ended."""
     LONGEST = "longest"
-    """By the time from start to end; then runs that have not both."""
+    """By the time from start to end; then runs that lack either."""
     SHORTEST = "shortest"
 
 
 ASCENDING: Final = frozenset({Order.OLDEST, Order.SHORTEST})
 BY_NUMBER: Final = frozenset({Order.NEWEST, Order.OLDEST})
-"""Orders by the number alone."""
+"""Orders by the number only."""
 WITH_REST: Final = frozenset({Order.FINISHED, Order.LONGEST, Order.SHORTEST})
-"""Orders by what some runs do not have: those come last."""
+"""Orders by values that some runs do not have: those come last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a page ended: the run there, and what it is sorted by."""
+    """The end of a page: its last run, and that run's sort value."""
 
     number: int
     value: Any = None
-    """Of the column the order goes by; None where the run has no value, and for orders by the number."""
+    """Value of the sort column; None if the run has no value, and for orders by the number."""
 
 
 def _column(order: Order) -> Mapped[Any]:
-    """Return what an order goes by before the number."""
+    """Return the sort columns of an order before the number."""
     match order:
         case Order.PINNED:
             return col(Run.pinned)
@@ -63,15 +63,15 @@ def _column(order: Order) -> Mapped[Any]:
 
 
 def sorted_by(order: Order) -> list[ColumnElement[Any]]:
-    """Return what a query is ordered by."""
+    """Return the ORDER BY columns of a query."""
     columns: list[Mapped[Any]] = [col(Run.id)] if order in BY_NUMBER else [_column(order), col(Run.id)]
     return [column.asc() if order in ASCENDING else column.desc() for column in columns]
 
 
 def parts(order: Order, place: Place | None = None) -> list[list[ColumnElement[bool]]]:
-    """Return the conditions of what follows a place (None: of everything), part by part as an order comes.
+    """Return the conditions for the runs after a place (None: for all runs), one per part of the order.
 
-    Two parts where some runs have no value: in one query, no database would walk an index through both.
+    There are two parts if some runs have no value: in a single query, no database would use an index for both.
     """
     if order not in WITH_REST:
         return [[] if place is None else [_beyond(order, place)]]
@@ -112,9 +112,9 @@ def _value(order: Order, run: Run) -> float | None:
 
 
 def read_cursor(order: Order, owner: str, cursor: str) -> Place:
-    """Return the place of a cursor; `owner` is the digest of what the list is narrowed to.
+    """Return the place of a cursor; `owner` is the digest of the list's filters.
 
-    Raises Refused for a cursor of another order or of other filters: its place means nothing in this list.
+    Raises Refused for a cursor of another order or of other filters, which has no meaning in this list.
     """
     try:
         given, of, number, value = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
@@ -132,11 +132,14 @@ def read_cursor(order: Order, owner: str, cursor: str) -> Place:
 
 
 def _foreign(why: str) -> Refused:
-    return refused("cursor", f"it {why}; take next_cursor of the page before, or start again without a cursor")
+    return refused("cursor", f"it {why}; use next_cursor of the previous page, or start again without a cursor")
 
 
 def _stored(order: Order, value: Any) -> Any:
-    """Return a cursor's number as the column has it. Raises ValueError, TypeError or OverflowError for any other."""
+    """Return a cursor's number in the type of the column.
+
+    Raises ValueError, TypeError or OverflowError if it is invalid.
+    """
     if order in BY_NUMBER or (value is None and order in WITH_REST):
         return None
     if not isinstance(value, int | float) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""What a final move leaves behind in its own transaction: a notice for the webhook, and the checks of the result."""
+"""Rows written in the transaction of a final state change: a webhook delivery, and the checks of the result."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,11 +18,11 @@ KEPT_OF_CHECK: Final = {"name", "title", "passed", "measured", "limit", "relatio
 
 
 def record_end(session: Session, run_id: int) -> None:
-    """Note that a run has ended, in the caller's transaction: a process killed right after it loses no message.
+    """Record that a run has ended, in the caller's transaction: a process killed right after it loses no message.
 
-    Written whether or not an address is set; whoever delivers decides that.
+    Written whether or not an address is set; the dispatcher decides about that.
     """
-    # The table's own columns, not the object: the caller may hold changes to it that are not written yet.
+    # The table's columns, not the object: the caller may have unwritten changes to the object.
     row = session.execute(select(RUN).where(RUN.c.id == run_id)).one()
     tags = session.execute(select(col(RunTag.tag)).where(col(RunTag.run_id) == run_id).order_by(col(RunTag.tag)))
     run: dict[str, Any] = {
@@ -43,7 +43,7 @@ def record_end(session: Session, run_id: int) -> None:
 
 
 def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Check]) -> None:
-    """Keep a result's checks as rows, replacing what was kept for the run before."""
+    """Store a result's checks as rows, replacing earlier rows of the run."""
     session.execute(delete(RunCheck).where(col(RunCheck.run_id) == run_id))
     rows = [{"run_id": run_id, "kind": kind, **kept_of_check(check)} for check in checks]
     if rows:
@@ -55,9 +55,9 @@ def record_checks(session: Session, run_id: int, kind: str, checks: Sequence[Che
 
 
 def kept_of_check(check: Check) -> dict[str, Any]:
-    """Return a check as a row has it, without the run it belongs to."""
+    """Return a check as the values of a row, without its run."""
     fields: dict[str, Any] = encodable(check.model_dump(mode="json", include=KEPT_OF_CHECK))
-    # JSON can name half a surrogate pair, which no database stores: it must not keep a run from ending.
+    # JSON can contain half a surrogate pair, which no database stores: it must not keep a run from ending.
     for name in ("name", "title", "unit"):
         fields[name] = fields[name].encode(errors="replace").decode()
     return fields

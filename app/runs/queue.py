@@ -1,4 +1,4 @@
-"""The write side of runs: recording them, and moving their state by guarded updates with a history row each."""
+"""The write side of runs: recording them, and changing their state by guarded updates with a history row each."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ class UnknownRun(LookupError):
 
 
 class StaleState(RuntimeError):
-    """The run was not in the state its mover expected; nothing was changed."""
+    """The run was not in the expected state; nothing was changed."""
 
 
 class AlreadyFinal(RuntimeError):
@@ -30,7 +30,8 @@ def insert_run(
 ) -> Run:
     """Record a queued run with its tags and the first row of its history, and return it with its number.
 
-    `fields` are columns of `Run`; `created_at` defaults to now. Raises IntegrityError for an idempotency key in use.
+    `fields` are columns of `Run`; `created_at` defaults to now. Raises IntegrityError for an idempotency key that is
+    already in use.
     """
     run = Run(**{"created_at": now(), **fields, "state": State.QUEUED})
     session.add(run)
@@ -57,8 +58,9 @@ def move(
 ) -> None:
     """Move a run from `expected` to `target` and write the history row, both in the caller's transaction.
 
-    `columns` are set along with the state. Starting sets `started_at`, a final state `finished_at` and `took_seconds`.
-    Raises ForbiddenMove for a move the table lacks, StaleState when the run is elsewhere by now.
+    `columns` are set together with the state. Starting sets `started_at`, a final state `finished_at` and
+    `took_seconds`. Raises ForbiddenMove for a move that is not in the table, StaleState if the run is in another state
+    by now.
     """
     check_move(expected, target, reason)
     moment = now()
@@ -70,7 +72,7 @@ def move(
         values["took_seconds"] = _seconds_since_start(session, run_id, moment)
     guarded = update(Run).where(col(Run.id) == run_id, col(Run.state) == expected).values(**values)
     if session.execute(guarded).rowcount != 1:  # type: ignore[attr-defined]
-        raise StaleState(f"run {run_id} is not {expected} any more; {expected} -> {target} was not made")
+        raise StaleState(f"run {run_id} is no longer {expected}; {expected} -> {target} was not made")
     seq = session.exec(select(func.max(RunHistory.seq)).where(RunHistory.run_id == run_id)).one() or 0
     session.add(
         RunHistory(
@@ -102,7 +104,7 @@ def number_of(run: Run) -> int:
 
 
 def require_run(session: Session, run_id: int) -> Run:
-    """Return the run as it is now in the database. Raises UnknownRun."""
+    """Return the current row of a run from the database. Raises UnknownRun."""
     run = session.get(Run, run_id, populate_existing=True)
     if run is None:
         raise UnknownRun(f"there is no run {run_id}")
@@ -110,10 +112,10 @@ def require_run(session: Session, run_id: int) -> Run:
 
 
 def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
-    """Ask for the end of a run and return it.
+    """Request the cancellation of a run and return it.
 
     A queued run is cancelled at once. A started one becomes `stopping`; its worker ends every process and only then
-    writes the final state. One that is stopping for another reason keeps stopping, and the cancel wins at the end.
+    writes the final state. A run that is stopping for another reason keeps stopping, and the cancel wins at the end.
     Raises UnknownRun, AlreadyFinal.
     """
     run = require_run(session, run_id)
@@ -130,7 +132,7 @@ def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
             note="cancelled while it waited; no process had been started",
             actor=actor,
             cancel_requested_at=now(),
-            diagnosis="Cancelled while it waited in the queue; no process had been started and no device was held.",
+            diagnosis="Cancelled while it waited in the queue; no process had been started and no device was in use.",
         )
     elif state is not State.STOPPING:
         note = "cancel requested; every process is being ended"

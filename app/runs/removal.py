@@ -1,4 +1,4 @@
-"""Deleting a run: marked first, then its files, then its rows, so that a crash in the middle can be finished later."""
+"""Deleting a run: mark it, then remove its files and rows, so that an interrupted deletion can be completed later."""
 
 import contextlib
 import errno
@@ -20,22 +20,23 @@ from app.runs.states import State
 from app.settings import Settings
 
 DELETED: Final = ".deleted-"
-"""Before the number of a run whose folder is being removed, in the name it has meanwhile."""
+"""Prefix of a folder being removed: the run's number follows."""
 PART: Final = ".part"
-"""End of a name that is not a thing's own yet, or not any more."""
+"""Suffix of temporary names, before a rename or during a removal."""
 ATTEMPTS: Final = 5
-"""Looks at a folder in which somebody still writes."""
+"""Attempts to remove a folder in which another process still writes."""
 ROWS_PER_TRANSACTION: Final = 20_000
-"""Deleting a million events in one transaction would keep the worker waiting."""
+"""Deleting a million events in one transaction would block the worker."""
 
 log = structlog.get_logger(__name__)
 
 
 def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str, spare_pinned: bool = False) -> None:
-    """Remove a run's files and rows. Safe to repeat after a crash, and while somebody else does the same.
+    """Remove a run's files and rows.
 
-    Raises NotFound; Conflict unless it has ended, with `spare_pinned` also for a pinned one, and where its files cannot
-    be removed: then the run is gone from every list, and the next start of the service tries again.
+    Safe to repeat after a crash, and to run concurrently. Raises NotFound; Conflict if it has not ended, if it is
+    pinned and `spare_pinned` is set, or if its files cannot be removed: the run is then no longer listed, and the next
+    start of the service tries again.
     """
     with write_session(engine) as session:
         run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
@@ -44,7 +45,7 @@ def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str, s
         if not State(run.state).is_final:
             raise Conflict("not_final", f"run {run_id} is {run.state}; cancel it and wait for its end, then delete it")
         if spare_pinned and run.pinned:
-            raise Conflict("pinned", f"run {run_id} was pinned meanwhile")
+            raise Conflict("pinned", f"run {run_id} has been pinned in the meantime")
         if not run.deleting:
             run.deleting = True
             session.add(run)
@@ -58,9 +59,9 @@ def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str, s
 
 
 def finish_deletions(engine: Engine, settings: Settings) -> int:
-    """Finish what a crash left half deleted and return the number of runs that are gone now.
+    """Complete interrupted deletions and return the number of runs removed.
 
-    Files that still cannot be removed are told in the log: they must not keep the service from starting.
+    Files that still cannot be removed are logged: they must not keep the service from starting.
     """
     with read_session(engine) as session:
         ids = [run_id for run_id in session.exec(select(Run.id).where(col(Run.deleting).is_(True))) if run_id]
@@ -69,7 +70,7 @@ def finish_deletions(engine: Engine, settings: Settings) -> int:
         try:
             _finish(engine, settings, run_id)
         except OSError as error:
-            log.warning("files stay", action="files-stay", run_id=run_id, error=str(error))
+            log.warning("files cannot be removed", action="files-stay", run_id=run_id, error=str(error))
         else:
             gone += 1
     return gone
@@ -97,19 +98,19 @@ def _delete_some(engine: Engine, table: type[RunEvent | MetricChunk], run_id: in
 def remove_folder(runs_dir: Path, run_id: int) -> None:
     """Remove `<runs dir>/<id>`; a link in its place is removed, never what it points to.
 
-    The name goes first, in one move: from then on a late writer, who makes no run's folder, finds nowhere to write.
+    The folder is renamed first: from then on a late writer, which never creates a run's folder, fails.
     """
     folder, aside = runs_dir / str(run_id), runs_dir / f"{DELETED}{run_id}{PART}"
-    remove_path(aside)  # of a removal that was interrupted
+    remove_path(aside)  # from an interrupted removal
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
     remove_path(aside)
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, a link (never what it points to) or a folder with all it holds; what is gone already is fine.
+    """Remove a file, a link (never what it points to) or a folder with all it holds; a missing one is not an error.
 
-    Folders that a run closed to itself are opened first. Raises OSError where something stays.
+    Permissions of folders are restored first. Raises OSError if something cannot be removed.
     """
     if path.is_symlink() or not path.is_dir():
         with contextlib.suppress(IsADirectoryError):  # somebody has just moved a folder here
@@ -123,14 +124,14 @@ def remove_path(path: Path) -> None:
                 raise
             _open_folders(path)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not attempts_left:  # somebody has just written into it
+            if error.errno != errno.ENOTEMPTY or not attempts_left:  # another process has just written into it
                 raise
         else:
             return
 
 
 def _open_folders(root: Path) -> None:
-    """Let the owner into every folder below `root`; links are not followed."""
+    """Give the owner access to every folder below `root`; links are not followed."""
     root.chmod(0o700)
     for folder, folders, _names in os.walk(root):
         for name in folders:
@@ -140,14 +141,14 @@ def _open_folders(root: Path) -> None:
 
 
 def _unless_gone(_function: Any, _path: str, failure: tuple[Any, BaseException, Any]) -> None:
-    """Pass over what somebody else removed first."""
+    """Ignore files that another process removed first."""
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]
 
 
 def clear_leftovers(runs_dir: Path, run_id: int) -> None:
-    """Remove what a crash before the commit left under a number that is only now given out.
+    """Remove files that a crash before the commit left under a number that is only now assigned.
 
-    A stale checkpoint in a new run's folder would otherwise be continued from.
+    Otherwise a new run could continue from a stale checkpoint.
     """
     remove_folder(runs_dir, run_id)

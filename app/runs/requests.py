@@ -1,4 +1,4 @@
-"""What a request to run something may contain, and the checks that need no database."""
+"""Requests to record a run, and the checks that need no database."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from trainer.contract.params import CommonParams, ParamsRefused, PreflightContex
 
 KEY_LENGTH: Final = 255
 LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
-"""What the local executor understands."""
+"""Launch options that the local executor supports."""
 MAX_PORT: Final = 65_535
 MAX_HOST_LENGTH: Final = 253
 
@@ -30,20 +30,20 @@ class RunRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     kind: Word = Field(description="One of `GET /kinds`.")
-    preset: Word | None = Field(None, description="None means `quick`.")
-    params: dict[str, Any] = Field(default_factory=dict, description="What differs from the preset.")
+    preset: Word | None = Field(None, description="Default: `quick`.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters that differ from the preset.")
     launch: dict[str, Any] = Field(default_factory=dict, description="For the executor, never for the kind.")
     name: Name = ""
     tags: Tags = Field(default_factory=list)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content, the same for the same request however it was written."""
+        """Return the SHA-256 of the content, independent of the order and spacing of the JSON."""
         content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 
 
 def find_kind(name: str) -> KindSpec:
-    """Return a kind by its name. Raises Refused naming the kinds there are."""
+    """Return a kind by its name. Raises Refused naming the existing kinds."""
     spec = kinds().get(name)
     if spec is None:
         raise refused("kind", f"{name!r} is unknown; kinds are {', '.join(kinds())}", "unknown_kind")
@@ -51,7 +51,7 @@ def find_kind(name: str) -> KindSpec:
 
 
 def complete_params(request: RunRequest, settings: Settings) -> CommonParams:
-    """Return the complete parameters of a request. Raises Refused naming every field that cannot work."""
+    """Return the complete parameters of a request. Raises Refused naming every invalid field."""
     _check_text("params", request.params)
     spec = find_kind(request.kind)
     try:
@@ -74,16 +74,16 @@ def _check_text(field: str, value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise refused(field, "contains a lone surrogate, which is no text") from None
+        raise refused(field, "contains a lone surrogate, which is not valid text") from None
 
 
 def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
-    """Refuse what the local executor cannot do. Raises Refused."""
+    """Refuse launch options that the local executor does not support. Raises Refused."""
     _check_text("launch", launch)
     for name, value in launch.items():
         if name not in LAUNCH_FIELDS:
             known = ", ".join(LAUNCH_FIELDS)
-            raise refused(f"launch.{name}", f"unknown to the local executor, which knows {known}", "invalid_launch")
+            raise refused(f"launch.{name}", f"unknown to the local executor, which supports {known}", "invalid_launch")
         if name == "endpoint":
             _check_endpoint(value)
             continue
@@ -94,7 +94,7 @@ def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
 
 
 def _check_endpoint(value: Any) -> None:
-    # Whether the ranks can meet there is known only when they start; then it is a launch error that says why.
+    # Whether the address works is known only when the ranks start; then a failure is a launch error that says why.
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not host or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT or len(host) > MAX_HOST_LENGTH:
         why = f"must be host:port with a port of 0 (a free one) to {MAX_PORT}, such as 127.0.0.1:0; given {value!r}"
@@ -102,7 +102,7 @@ def _check_endpoint(value: Any) -> None:
 
 
 def check_key(key: str | None) -> str | None:
-    """Return an idempotency key as it is stored. Raises Refused for one that is empty or too long."""
+    """Return a validated idempotency key. Raises Refused if it is empty or too long."""
     if key is None:
         return None
     if not 0 < len(key.strip()) <= KEY_LENGTH or not key.isprintable():

@@ -1,4 +1,4 @@
-"""What a user can do with runs: submit, cancel, retry. (Deleting is in `app.runs.removal`.)"""
+"""Actions on runs: submit, cancel, retry. (Deleting is in `app.runs.removal`.)"""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +26,7 @@ KEY_TAKEN: Final = "idempotency_key_reused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """The verbs; every one leaves a line in the audit log, in the transaction that did it."""
+    """The actions; each is recorded in the audit log, in its own transaction."""
 
     engine: Engine
     settings: Settings
@@ -34,7 +34,7 @@ class Service:
     def submit(self, request: RunRequest, *, actor: str, key: str | None = None) -> int:
         """Record a run and return its number; the same `key` and request give the same run.
 
-        Raises Refused naming the field; then nothing was recorded.
+        Raises Refused naming the field; nothing is recorded then.
         """
         key = check_key(key)
         if key is not None:
@@ -60,7 +60,7 @@ class Service:
                 check_devices(params, live_workers(session))
                 columns |= {"idempotency_key": key, "request_digest": request.digest()}
                 return self._insert(session, request.tags, action="submit", note="", **columns)
-        except IntegrityError:  # on a database that lets two writers in, the unique index decides
+        except IntegrityError:  # on a database with concurrent writers, the unique index decides
             with read_session(self.engine) as session:
                 known = _find_key(session, key or "", request)
             if known is None:
@@ -76,7 +76,10 @@ class Service:
         return run_id
 
     def cancel(self, run_id: int, *, actor: str) -> None:
-        """Ask for the end of a run; asking again changes nothing. Raises NotFound, Conflict when it has ended."""
+        """Request the cancellation of a run; repeating it changes nothing.
+
+        Raises NotFound, Conflict if it has ended.
+        """
         with write_session(self.engine) as session:
             run = get_run(session, run_id)
             before = State(run.state)
@@ -91,7 +94,7 @@ class Service:
         """Record a new run with the parameters of an ended one and return its number.
 
         With `resume` it starts from the old run's newest valid checkpoint, which becomes part of the new run's folder.
-        Raises NotFound, Conflict when the old run has not ended or has no valid checkpoint.
+        Raises NotFound, Conflict if the old run has not ended or has no valid checkpoint.
         """
         with read_session(self.engine) as session:
             old = get_run(session, run_id)
@@ -106,7 +109,7 @@ class Service:
         with write_session(self.engine) as session:
             new_id = self._insert(session, tags, action="retry", note=note, **columns)
             if source is not None:
-                # Before the commit: no worker may start the run while its checkpoint is still missing.
+                # Before the commit: no worker may start the run before its checkpoint exists.
                 adopt_checkpoint(source, self.settings.runs_dir / str(new_id))
                 run = queue.require_run(session, new_id)
                 run.resume_from = source.relative

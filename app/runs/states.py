@@ -1,4 +1,4 @@
-"""States, reasons and the one table of moves between them."""
+"""States, reasons and the table of allowed state changes."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -19,7 +19,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether a run in this state never changes its state again."""
+        """Whether this state is final."""
         return self in FINAL
 
 
@@ -62,17 +62,17 @@ REASONS: Final[Mapping[State, frozenset[Reason]]] = {
     State.FAILED: frozenset(Reason)
     - {Reason.COMPLETED, Reason.CANCELLED_BY_USER, Reason.WORKER_LOST, Reason.NODE_FAILURE},
 }
-"""Reasons each final state may carry; every other state carries none."""
+"""Reasons allowed for each final state; other states have no reason."""
 
 
 class ForbiddenMove(ValueError):
-    """A move the table does not have, or a reason its state cannot carry."""
+    """A state change that is not in the table, or a reason that is not allowed for the state."""
 
 
 def check_move(origin: State, target: State, reason: Reason | None) -> None:
     """Raise ForbiddenMove unless the tables allow `origin` -> `target` with `reason`."""
     if target not in MOVES[origin]:
-        raise ForbiddenMove(f"{origin} -> {target} is no move")
+        raise ForbiddenMove(f"{origin} -> {target} is not allowed")
     if target.is_final and reason not in REASONS[target]:
         raise ForbiddenMove(f"{target} cannot carry the reason {reason}")
     if not target.is_final and reason is not None:

@@ -1,4 +1,4 @@
-"""The read side of runs: the list by keyset, and the document of one run."""
+"""The read side of runs: the list with keyset pagination, and the document of one run."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,24 +20,24 @@ from app.runs.workers import live_workers
 NO_WORKER: Final = "no worker is running: `ddp-audit worker` starts one"
 PAGE_LIMIT: Final = 200
 SEVERAL: Final = ("state", "kind", "verdict", "tag")
-"""Filters of several values."""
+"""Filters with several values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilters:
-    """What a list of runs is narrowed to; empty fields narrow nothing, several values of one field are alternatives."""
+    """Filters of a list of runs; empty fields filter nothing, several values of one field are alternatives."""
 
     state: Sequence[str] = ()
     kind: Sequence[str] = ()
     verdict: Sequence[str] = ()
     tag: Sequence[str] = ()
-    """A run must carry every one of them."""
+    """A run must have all of them."""
     pinned: bool | None = None
     q: str = ""
-    """Part of the name, notes or a tag, in any case; a number also finds the run with that number."""
+    """Part of the name, notes or a tag, case-insensitive; a number also finds the run with that number."""
 
     def digest(self) -> str:
-        """Return what tells these filters from others; the order and repetition of their values make no difference."""
+        """Return a digest of these filters, independent of the order and repetition of their values."""
         several = {name: sorted({str(value) for value in getattr(self, name)}) for name in SEVERAL}
         given = orjson.dumps({**several, "pinned": self.pinned, "q": self.q.strip()}, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(given, digest_size=6).hexdigest()
@@ -65,7 +65,7 @@ def list_runs(
 
 
 def _runs(session: Session, filters: RunFilters, order: Order, place: Place | None, most: int) -> list[Run]:
-    """Return the runs that follow a place, in their order."""
+    """Return the runs after a place, in order."""
     query = select(Run).where(col(Run.deleting).is_(False), *_conditions(filters)).order_by(*sorted_by(order))
     found: list[Run] = []
     for part in parts(order, place):
@@ -90,7 +90,7 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         number = words.removeprefix("#")
         if number.isascii() and number.isdigit() and int(number) <= LARGEST_ID:
             matches.append(col(Run.id) == int(number))
-        # SQLite's LIKE ends at a NUL and would match everything; no stored text holds one.
+        # SQLite's LIKE ends at a NUL and would match everything; no stored text contains one.
         conditions.append(false() if "\0" in words else or_(*matches))
     return conditions
 
@@ -105,7 +105,7 @@ def tags_of(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:
 
 
 def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, CurrentProgress]:
-    # Plain columns: rows as objects take most of the time of a list.
+    # Plain columns: rows as objects take most of a list's time.
     columns = [col(getattr(StageAttempt, name)) for name in ("run_id", "stage", "done", "total", "unit")]
     query = columns_of(*columns).where(columns[0].in_(ids), col(StageAttempt.attempt) > 0)
     rows = session.execute(query.order_by(col(StageAttempt.position), col(StageAttempt.attempt)))
@@ -117,7 +117,7 @@ def _progress_of(session: Session, ids: Sequence[int]) -> dict[int, CurrentProgr
 
 
 def count_runs(session: Session) -> list[tuple[str, str, int]]:
-    """Return (kind, state, how many) for every kind and state that any run has."""
+    """Return (kind, state, count) for every kind and state that occurs."""
     query = select(Run.kind, Run.state, func.count()).where(col(Run.deleting).is_(False))
     return [(kind, state, count) for kind, state, count in session.exec(query.group_by(col(Run.kind), col(Run.state)))]
 
@@ -126,12 +126,12 @@ def get_run(session: Session, run_id: int) -> Run:
     """Return the row of a run. Raises NotFound, also while it is being deleted."""
     run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
     if run is None or run.deleting:
-        raise NotFound("unknown_run", f"there is no run {run_id}; `ddp-audit list` shows those there are")
+        raise NotFound("unknown_run", f"there is no run {run_id}; `ddp-audit list` shows the existing runs")
     return run
 
 
 def get_run_document(session: Session, run_id: int) -> RunDocument:
-    """Return the whole document of a run, as `GET /runs/{id}` gives it. Raises NotFound."""
+    """Return the full document of a run, as `GET /runs/{id}` gives it. Raises NotFound."""
     run = get_run(session, run_id)
     stages = stages_of(session, run_id)
     return RunDocument.whole(
@@ -145,7 +145,7 @@ def get_run_document(session: Session, run_id: int) -> RunDocument:
 
 
 def stages_of(session: Session, run_id: int) -> list[StageAttempt]:
-    """Return the stages of a run in order: every attempt, or the planned row (attempt 0) where there is none yet."""
+    """Return the stages of a run in order: every attempt, or the planned row (attempt 0) if there is none yet."""
     query = select(StageAttempt).where(StageAttempt.run_id == run_id)
     rows = list(session.exec(query.order_by(col(StageAttempt.position), col(StageAttempt.attempt))))
     started = {row.stage for row in rows if row.attempt > 0}
@@ -153,7 +153,7 @@ def stages_of(session: Session, run_id: int) -> list[StageAttempt]:
 
 
 def last_stage(session: Session, run_id: int) -> str | None:
-    """Return the stage a run was in last, None before its first."""
+    """Return the last active stage of a run, None before the first."""
     stage = current_stage(stages_of(session, run_id))
     return None if stage is None else stage.stage
 
@@ -169,13 +169,13 @@ def ranks_of(session: Session, stage: StageAttempt | None) -> list[RankRow]:
 
 
 def history_of(session: Session, run_id: int, after: int = 0) -> list[RunHistory]:
-    """Return the moves of a run's state with a number above `after`, in order."""
+    """Return the state changes of a run with a number above `after`, in order."""
     query = select(RunHistory).where(RunHistory.run_id == run_id, RunHistory.seq > after)
     return list(session.exec(query.order_by(col(RunHistory.seq))))
 
 
 def queue_of(session: Session, run: Run) -> Queue | None:
-    """Return the place of a waiting run (1 is next) and why it waits; None for any other."""
+    """Return the position of a waiting run (1 is next) and why it waits; None for any other run."""
     if run.state != State.QUEUED:
         return None
     earlier = select(func.count()).where(
@@ -186,7 +186,9 @@ def queue_of(session: Session, run: Run) -> Queue | None:
 
 
 def why_waiting(run: Run, *, alive: bool) -> str:
-    """Return why a run of the queue waits, given whether any worker is alive."""
+    """Return why a queued run waits, depending on whether any worker is alive."""
     if alive:
         return run.waiting_for or "a worker takes it within a second"
-    return "; ".join(filter(None, [run.waiting_for, NO_WORKER]))  # what a worker wrote is not all, once it left
+    return "; ".join(
+        filter(None, [run.waiting_for, NO_WORKER])
+    )  # without a live worker, its last reason is not the full answer

@@ -1,7 +1,7 @@
-"""Tags: what one may be, and many of them in one text.
+"""Tags: their rules, and several tags in one text.
 
-API and commands give each tag as a value of its own, exactly as it is. One text for all of them, as in fields and
-addresses of pages and in exports, separates them by commas; a tag with a comma is in quotes, as in a CSV line.
+API and commands pass each tag as a separate value, unchanged. One text for several tags, as in form fields, page URLs
+and exports, separates them by commas; a tag with a comma is quoted, as in a CSV line.
 """
 
 import csv
@@ -29,9 +29,9 @@ Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(distinct)
 
 
 def tags_from_text(text: str) -> list[str]:
-    """Return the tags of a text, without outer blanks and without empty ones; each once, in their order.
+    """Return the tags of a text, stripped, without empty ones; each once, in order.
 
-    Raises Refused for a text longer than any tag, which the CSV reader gives up on.
+    Raises Refused for a text that the CSV reader rejects because a tag is too long.
     """
     rows = csv.reader([text.replace("\r", " ").replace("\n", " ")], skipinitialspace=True)
     try:
@@ -39,12 +39,12 @@ def tags_from_text(text: str) -> list[str]:
     except csv.Error:
         limit = csv.field_size_limit()
         raise refused(
-            "tags", f"has {len(text)} characters, one tag of them more than {limit}; separate by commas"
+            "tags", f"has {len(text)} characters and a tag of more than {limit}; separate tags by commas"
         ) from None
 
 
 def text_from_tags(tags: Sequence[str]) -> str:
-    """Return tags as one text, which `tags_from_text` reads as the same tags."""
+    """Return tags as one text, the inverse of `tags_from_text`."""
     quoted = []
     for tag in tags:
         line = io.StringIO()

@@ -1,4 +1,4 @@
-"""Which workers are alive: those whose heartbeat is fresh."""
+"""Live workers: those whose heartbeat is fresh."""
 
 import signal
 import socket
@@ -25,10 +25,10 @@ def live_workers(session: Session) -> list[WorkerRow]:
 
 
 def continue_stopped_workers(connection: Any) -> list[int]:
-    """Continue the workers of this host that were stopped, and return their pids.
+    """Continue the stopped workers of this host (SIGCONT) and return their pids.
 
-    A worker stopped inside a write transaction keeps the lock from everybody, and nobody could take over from it.
-    Continuing one that was stopped elsewhere harms nobody. `connection` is one outside any transaction.
+    A worker stopped inside a write transaction blocks every other writer, and its runs cannot be taken over. Continuing
+    a worker that was stopped elsewhere is harmless. `connection` must be outside any transaction.
     """
     query = "SELECT pid, pid_start, boot_id FROM worker WHERE host = ?"
     rows = connection.exec_driver_sql(query, (socket.gethostname(),)).all()
@@ -39,5 +39,7 @@ def continue_stopped_workers(connection: Any) -> list[int]:
         if found is not None and found.state in STOPPED_STATES and worker.send(signal.SIGCONT):
             continued.append(worker.pid)
     if continued:
-        log.warning("continued stopped workers: one may hold the database", action="workers-continued", pids=continued)
+        log.warning(
+            "continued stopped workers: one may hold the database lock", action="workers-continued", pids=continued
+        )
     return continued

@@ -21,7 +21,7 @@ USUAL_WIDTH: Final = 6.9
 def newest_verdict(session: Session, kind: str) -> str | None:
     """Return the verdict of the newest judged run of a kind, None before the first. Raises NotFound."""
     if kind not in kinds():
-        raise NotFound("unknown_kind", f"{kind[:80]!r} is no kind; kinds are {', '.join(kinds())}")
+        raise NotFound("unknown_kind", f"{kind[:80]!r} is not a kind; kinds are {', '.join(kinds())}")
     query = (
         select(col(Run.verdict))
         .where(col(Run.kind) == kind, col(Run.verdict).is_not(None), col(Run.deleting).is_(False))

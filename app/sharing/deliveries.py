@@ -1,4 +1,4 @@
-"""The log of webhook deliveries, and sending one again."""
+"""The log of webhook deliveries, and repeating a delivery."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
@@ -17,7 +17,7 @@ from app.runs.models import AuditEntry
 MOST: Final = 200
 Status = Literal["pending", "delivered", "failed", "skipped"]
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
-"""What can become of a delivery; see `app.runs.derived.Delivery`."""
+"""Status values of a delivery; see `app.runs.derived.Delivery`."""
 
 
 class AttemptDocument(Document):
@@ -26,18 +26,18 @@ class AttemptDocument(Document):
     number: int
     at: str
     seconds: float
-    status: int | None = Field(description="HTTP status; null when there was no answer.")
+    status: int | None = Field(description="HTTP status; null if there was no answer.")
     error: str
 
 
 class DeliveryDocument(Document):
-    """One end of a run to be told to the webhook."""
+    """The end of one run to be reported to the webhook."""
 
     id: int
     run_id: int
     run: dict[str, Any] = Field(description="The run as it ended.")
     status: Status
-    next_at: str | None = Field(description="Earliest moment of the next attempt; null when there is none.")
+    next_at: str | None = Field(description="Earliest time of the next attempt; null if there is none.")
     delivered_at: str | None
     attempts: list[AttemptDocument]
 
@@ -46,13 +46,13 @@ class DeliveryList(Document):
     """Webhook deliveries, newest first."""
 
     items: list[DeliveryDocument]
-    next_before: int | None = Field(description="Ask again with `before` set to it; null on the last page.")
+    next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
 def delivery_log(
     session: Session, *, run_id: int | None = None, status: str = "", before: int | None = None, limit: int = 50
 ) -> DeliveryList:
-    """Return one page of deliveries; ask again with `before` set to its `next_before` for older ones."""
+    """Return one page of deliveries; request older ones with `before` set to its `next_before`."""
     limit = max(1, min(limit, MOST))
     query = select(Delivery).order_by(col(Delivery.id).desc()).limit(limit + 1)
     if run_id is not None:
@@ -90,13 +90,13 @@ def _delivery(row: Delivery, attempts: list[AttemptDocument]) -> DeliveryDocumen
 
 
 def count_deliveries(session: Session) -> dict[str, int]:
-    """Return how many deliveries have each of `STATUSES`."""
+    """Return the number of deliveries with each of `STATUSES`."""
     rows = session.execute(select(col(Delivery.status), func.count()).group_by(col(Delivery.status)))
     return dict.fromkeys(STATUSES, 0) | {str(status): int(count) for status, count in rows}
 
 
 def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> DeliveryDocument:
-    """Make a delivery due now, whatever became of it before, and return it. Raises NotFound."""
+    """Make a delivery due now, whatever its status, and return it. Raises NotFound."""
     with write_session(engine) as session:
         row = session.get(Delivery, delivery_id) if 0 < delivery_id < 2**63 else None
         if row is None:

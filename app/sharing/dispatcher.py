@@ -1,4 +1,4 @@
-"""The thread that delivers webhooks beside a service; several of them share one database without sending twice."""
+"""The thread of a service that delivers webhooks; several share one database without sending twice."""
 
 import threading
 from typing import Final
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class Dispatcher(threading.Thread):
-    """Looks every two seconds for what is due; `start()` with the service, `stop()` when it ends."""
+    """Checks every two seconds for due deliveries; `start()` with the service, `stop()` when it ends."""
 
     def __init__(self, engine: Engine, settings: Settings, *, every: float = LOOK_SECONDS) -> None:
         super().__init__(name="webhook-dispatcher", daemon=True)
@@ -23,7 +23,7 @@ class Dispatcher(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Deliver until stopped; a database that is away for a moment ends nothing."""
+        """Deliver until stopped; a temporarily unavailable database is not fatal."""
         while not self._stopped.wait(self._every):
             try:
                 deliver_due(self._engine, self._settings)
@@ -31,7 +31,7 @@ class Dispatcher(threading.Thread):
                 log.warning("cannot deliver webhooks", action="webhook-failed", error=type(error).__name__)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the thread, waiting at most `timeout` seconds for an attempt under way: it is repeated by the next."""
+        """End the thread, waiting at most `timeout` seconds for an active attempt, which may be repeated later."""
         self._stopped.set()
         if self.is_alive():
             self.join(timeout)

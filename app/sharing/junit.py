@@ -1,7 +1,7 @@
 """A run's checks as JUnit XML, which continuous integration systems read: one test case per check."""
 
 import re
-import xml.etree.ElementTree as ET  # written here, never parsed
+import xml.etree.ElementTree as ET  # only written, never parsed
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -12,19 +12,18 @@ from app.runs.results.bounds import demand
 from app.runs.states import State
 
 FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot carry, not even escaped."""
+"""Characters that XML 1.0 cannot represent, not even escaped."""
 
 
 def junit(run: RunDocument, result: Mapping[str, Any]) -> bytes:
-    """Return the XML for a run document and its result, which is empty when it has none.
+    """Return the XML for a run document and its result, which is empty if there is none.
 
-    A failed check is a `failure`. A check that could not be judged is an `error`, and so is a run without a result: a
-    `skipped` would let a pipeline turn green on an audit that says nothing.
-    Raises Conflict while the run has not ended.
+    A failed check is a `failure`. A check that could not be judged is an `error`, and so is a run without a result:
+    with `skipped`, a pipeline would pass on an audit without a verdict. Raises Conflict while the run has not ended.
     """
     state = State(run.state)
     if not state.is_final:
-        raise Conflict("not_final", f"run {run.id} is {state}; its checks are known when it has ended")
+        raise Conflict("not_final", f"run {run.id} is {state}; its checks are available when it has ended")
     checks = list(result.get("checks", [])) if state is State.SUCCEEDED else []
     cases = [_check(run, check) for check in checks] or [_unjudged(run)]
     failures = sum(case.find("failure") is not None for case in cases)
@@ -50,7 +49,7 @@ def junit(run: RunDocument, result: Mapping[str, Any]) -> bytes:
 
 
 def clean(text: str) -> str:
-    """Return text with what XML cannot carry replaced."""
+    """Return text with characters that XML cannot represent replaced."""
     return FORBIDDEN.sub("\ufffd", text)
 
 

@@ -1,11 +1,11 @@
-"""Telling a receiver of every run that ended: signed, timed, retried, and every attempt kept.
+"""Notifies a receiver of every ended run: signed, timestamped, retried, with a record of every attempt.
 
     POST <DDP_AUDIT_WEBHOOK_URL>
     X-DDP-Audit-Delivery: 17                    the same number for every attempt: receivers drop repeats by it
     X-DDP-Audit-Timestamp: 1760000000           unix seconds of this attempt
     X-DDP-Audit-Signature: sha256=<hex>         HMAC-SHA256 of "<timestamp>.<body>" under DDP_AUDIT_WEBHOOK_SECRET
 
-A message is sent at least once: a sender that dies between the receiver's answer and its own note sends it again.
+A message is sent at least once: a sender that dies between the receiver's answer and its own record sends it again.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from app.settings import Settings
 
 TIMEOUT_SECONDS: Final = 10.0
 LEASE_SECONDS: Final = 60.0
-"""While an attempt is under way nobody else makes one; longer than any attempt may take."""
+"""During an attempt no other sender makes one; longer than any attempt may take."""
 WAITS_SECONDS: Final = (10, 60, 300, 1800, 7200, 21_600, 43_200)
 """Between attempts: eight of them within a day."""
 AT_ONCE: Final = 20
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One delivery as it is sent."""
+    """One delivery to be sent."""
 
     delivery_id: int
     number: int
@@ -57,7 +57,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def deliver_due(engine: Engine, settings: Settings) -> int:
-    """Make every attempt that is due and return how many were made; without an address, note that none is wanted."""
+    """Make every due attempt and return how many were made; without an address, mark deliveries as skipped."""
     if settings.webhook_url is None:
         _skip_pending(engine)
         return 0
@@ -71,7 +71,7 @@ def deliver_due(engine: Engine, settings: Settings) -> int:
 
 
 def _skip_pending(engine: Engine) -> None:
-    # Otherwise an address that is set months later would be told of every run there ever was.
+    # Otherwise an address that is set months later would be notified of every past run.
     pending = select(col(Delivery.id)).where(col(Delivery.status) == "pending").limit(1)
     with read_session(engine) as session:
         if session.scalar(pending) is None:
@@ -130,9 +130,9 @@ def _attempt(engine: Engine, settings: Settings, client: httpx.Client, message: 
 
 
 def _send(settings: Settings, client: httpx.Client, message: Message) -> tuple[int | None, str]:
-    """Send once and return (HTTP status, what went wrong in words or nothing); neither ever holds the address."""
+    """Send once and return (HTTP status, error text or nothing); neither ever contains the address."""
     if settings.webhook_url is None or settings.webhook_secret is None:
-        raise RuntimeError("a message needs an address and a secret; the settings refuse one without the other")
+        raise RuntimeError("a message needs an address and a secret; the settings require both")
     body, timestamp = message.body(), int(time.time())
     headers = {
         "Content-Type": "application/json",
@@ -145,7 +145,7 @@ def _send(settings: Settings, client: httpx.Client, message: Message) -> tuple[i
         with client.stream(
             "POST", settings.webhook_url.get_secret_value(), content=body, headers=headers, timeout=TIMEOUT_SECONDS
         ) as answer:
-            status = answer.status_code  # the body of an answer is never read: it may be endless
+            status = answer.status_code  # the body of the answer is never read: it may be endless
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return None, f"no answer: {type(error).__name__}"
     return status, "" if 200 <= status < 300 else f"the receiver answered {status}; 200 to 299 means received"

@@ -4,7 +4,7 @@
     runs/<id>/...        regular files of every run the copy knows
     manifest.json        schema, counts, and size and SHA-256 of every other member
 
-An archive without a manifest is no backup. Members are read in one pass and written to disk only under names checked
+An archive without a manifest is not a backup. Members are read in one pass and written to disk only under names checked
 here.
 """
 
@@ -31,10 +31,10 @@ RUN_MEMBER: Final = re.compile(r"^runs/[1-9][0-9]{0,18}/[^/].*$", re.DOTALL)
 
 
 class BackupInvalid(ServiceError):
-    """The file is no whole and honest backup; the text says where it breaks."""
+    """The file is not a complete, undamaged backup; the text says where it fails."""
 
     status = 422
-    title = "No valid backup"
+    title = "Not a valid backup"
 
     def __init__(self, detail: str) -> None:
         super().__init__("backup_invalid", detail)
@@ -58,29 +58,29 @@ class Manifest(BaseModel):
     program: str
     """Version of the program that wrote it."""
     schema_version: str
-    """Of the database."""
+    """Schema of the database."""
     created_at: str
     runs: int
     missing: list[int]
     """Runs whose files were deleted while the backup was made."""
     skipped: list[str]
-    """Entries that are no regular files, such as links."""
+    """Entries that are not regular files, such as links."""
     members: dict[str, Member]
 
 
 class HashingReader:
-    """A file read through a digest; hands out exactly the promised number of bytes."""
+    """A file that is hashed while it is read; returns exactly the promised number of bytes."""
 
     def __init__(self, source: IO[bytes], size: int, name: str) -> None:
         self._source, self._left, self._name = source, size, name
         self._digest = hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes. Raises OSError when the file became shorter than it was."""
+        """Return the next bytes. Raises OSError if the file has become shorter."""
         wanted = self._left if size < 0 else min(size, self._left)
         data = self._source.read(wanted)
         if len(data) < wanted:
-            raise OSError(f"{self._name} became shorter while it was read; make the backup again")
+            raise OSError(f"{self._name} became shorter while it was read; repeat the backup")
         self._left -= len(data)
         self._digest.update(data)
         return data
@@ -91,11 +91,11 @@ class HashingReader:
 
 
 def add_file(tar: tarfile.TarFile, path: Path, name: str) -> Member:
-    """Add a file with the bytes it has at this moment and return size and digest; what is appended later is left out.
+    """Add a file with its current content and return size and digest; bytes appended later are not included.
 
-    Raises FileNotFoundError when it has gone, OSError when it shrinks meanwhile.
+    Raises FileNotFoundError if it is gone, OSError if it shrinks in the meantime.
     """
-    # O_NOFOLLOW: a link put in the file's place since the folder was listed must not bring in what it points to.
+    # O_NOFOLLOW: if a link has replaced the file since the folder was listed, its target must not be included.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as source:
         status = os.fstat(source.fileno())
@@ -107,7 +107,7 @@ def add_file(tar: tarfile.TarFile, path: Path, name: str) -> Member:
 
 
 def add_manifest(tar: tarfile.TarFile, manifest: Manifest) -> None:
-    """Add the manifest, which makes the archive a backup."""
+    """Add the manifest, which completes the backup."""
     data = manifest.model_dump_json(indent=1).encode()
     info = tarfile.TarInfo(MANIFEST)
     info.size, info.mode = len(data), 0o600
@@ -115,19 +115,19 @@ def add_manifest(tar: tarfile.TarFile, manifest: Manifest) -> None:
 
 
 def check_name(name: str) -> PurePosixPath:
-    """Return a member's name as a relative path. Raises BackupInvalid for one that could leave the target."""
+    """Return a member's name as a relative path. Raises BackupInvalid for a path that could leave the target."""
     path = PurePosixPath(name)
     parts = name.split("/")
     unsafe = path.is_absolute() or any(part in {"", ".", ".."} for part in parts) or "\0" in name or "\\" in name
     if unsafe or not (name in {DATABASE, MANIFEST} or RUN_MEMBER.match(name)):
-        raise BackupInvalid(f"the member {name[:200]!r} is none a backup has; nothing was restored")
+        raise BackupInvalid(f"the member {name[:200]!r} does not belong to a backup; nothing was restored")
     return path
 
 
 def unpack(archive: Path, target: Path) -> Manifest:
     """Write every member below `target`, check all digests and return the manifest.
 
-    Raises BackupInvalid; then `target` holds rubbish and is the caller's to remove. Only regular files are accepted.
+    Raises BackupInvalid; `target` is then incomplete, and the caller must remove it. Only regular files are accepted.
     """
     found: dict[str, Member] = {}
     manifest: Manifest | None = None
@@ -144,9 +144,9 @@ def unpack(archive: Path, target: Path) -> Manifest:
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise BackupInvalid(f"{archive.name} cannot be read as a whole: {error}") from None
+        raise BackupInvalid(f"{archive.name} cannot be read completely: {error}") from None
     if manifest is None:
-        raise BackupInvalid(f"{archive.name} has no manifest: it is half a backup, or none")
+        raise BackupInvalid(f"{archive.name} has no manifest: it is incomplete, or not a backup")
     _compare(manifest, found)
     return manifest
 
@@ -154,9 +154,9 @@ def unpack(archive: Path, target: Path) -> Manifest:
 def _source(tar: tarfile.TarFile, info: tarfile.TarInfo, found: dict[str, Member]) -> IO[bytes]:
     check_name(info.name)
     if not info.isreg() or info.issparse():
-        raise BackupInvalid(f"the member {info.name[:200]!r} is no plain file")
+        raise BackupInvalid(f"the member {info.name[:200]!r} is not a regular file")
     if info.name in found:
-        raise BackupInvalid(f"the member {info.name[:200]!r} is there twice")
+        raise BackupInvalid(f"the member {info.name[:200]!r} occurs twice")
     source = tar.extractfile(info)
     if source is None:
         raise BackupInvalid(f"the member {info.name[:200]!r} has no content")
@@ -168,7 +168,7 @@ def _read_manifest(source: IO[bytes], size: int) -> Manifest:
         raise BackupInvalid(f"the manifest has {size} bytes, at most {MANIFEST_BYTES} are read")
     manifest = Manifest.model_validate_json(source.read())
     if manifest.format != FORMAT:
-        raise BackupInvalid(f"the backup has format {manifest.format}, this program reads {FORMAT}")
+        raise BackupInvalid(f"the backup has format {manifest.format}, this program supports {FORMAT}")
     return manifest
 
 
@@ -192,10 +192,10 @@ def pieces(source: IO[bytes]) -> Iterator[bytes]:
 def _compare(manifest: Manifest, found: dict[str, Any]) -> None:
     for name, member in manifest.members.items():
         if name not in found:
-            raise BackupInvalid(f"{name} is in the manifest and not in the archive")
+            raise BackupInvalid(f"{name} is in the manifest but not in the archive")
         if found[name] != member:
-            raise BackupInvalid(f"{name} is damaged: its bytes are not those the manifest names")
+            raise BackupInvalid(f"{name} is damaged: its bytes do not match the manifest")
     if strange := sorted(found.keys() - manifest.members.keys()):
-        raise BackupInvalid(f"{strange[0][:200]} is in the archive and not in the manifest")
+        raise BackupInvalid(f"{strange[0][:200]} is in the archive but not in the manifest")
     if DATABASE not in found:
-        raise BackupInvalid("the backup holds no database")
+        raise BackupInvalid("the backup contains no database")

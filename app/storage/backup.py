@@ -1,4 +1,4 @@
-"""Writing a backup of a live service: a consistent copy of the database, then every file it speaks of."""
+"""Writing a backup of a live service: a consistent copy of the database, then every file of its runs."""
 
 import os
 import secrets
@@ -28,7 +28,7 @@ from app.storage.archive import (
 from trainer.contract.files import fsync_directory
 
 PAGES_AT_ONCE: Final = 4096
-"""Database pages copied before writers get their turn."""
+"""Database pages copied before waiting writers get a turn."""
 
 
 @dataclass(kw_only=True)
@@ -41,28 +41,28 @@ class Contents:
 
 
 def database_path(settings: Settings) -> Path:
-    """Return the file of the database. Raises Refused for one that is no SQLite file."""
+    """Return the file of the database. Raises Refused if it is not a SQLite file."""
     url = settings.database
     if url.get_backend_name() != "sqlite" or not url.database:
         name = url.get_backend_name()
         raise refused(
-            "DDP_AUDIT_DATABASE_URL", f"backup and restore handle SQLite files, this is {name}; use its tools"
+            "DDP_AUDIT_DATABASE_URL", f"backup and restore support SQLite files, this is {name}; use its own tools"
         )
     return Path(url.database)
 
 
 def backup(settings: Settings, target: Path, *, replace: bool = False) -> dict[str, Any]:
-    """Write a backup of database and run files to `target` and return what it holds.
+    """Write a backup of database and run files to `target` and return its manifest.
 
-    The service may go on: the database is copied as of one moment, and files only grow from there. `target` appears
-    when it is whole, and not before. Data sets and the key of sessions are not part of it.
-    Raises Conflict when `target` exists and `replace` is false, NotFound without a database, OSError.
+    The service may keep running: the database is copied as of one moment, and files only grow afterwards. `target`
+    appears only when it is complete. Data sets and the session key are not included. Raises Conflict if `target` exists
+    and `replace` is false, NotFound without a database, OSError.
     """
     source = database_path(settings)
     if not source.is_file():
         raise NotFound("no_database", f"there is no database {source}: nothing to back up")
     if target.exists() and not replace:
-        raise Conflict("target_exists", f"{target} exists; choose another name, or say that it may be replaced")
+        raise Conflict("target_exists", f"{target} exists; choose another name, or allow replacing it")
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     copy = aside.with_name(f"{aside.name.removesuffix('.part')}.db.part")
@@ -86,19 +86,19 @@ def backup(settings: Settings, target: Path, *, replace: bool = False) -> dict[s
 
 
 def _copy_database(source: Path, copy: Path) -> tuple[str, dict[int, bool]]:
-    """Copy a live database as of one moment; return its schema, and its runs with whether they were started.
+    """Copy a live database as of one moment; return its schema, and for each run whether it was started.
 
-    Raises Conflict when it is damaged.
+    Raises Conflict if it is damaged.
     """
     os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     origin = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_MS / 1000)
     made = sqlite3.connect(copy)
     try:
-        # One read transaction around the steps: otherwise every writer in between makes SQLite start over.
+        # One read transaction around the steps: otherwise every concurrent write makes SQLite start over.
         origin.execute("BEGIN")
         origin.execute("SELECT count(*) FROM sqlite_master").fetchone()
         origin.backup(made, pages=PAGES_AT_ONCE, sleep=0.01)
-        made.execute("PRAGMA journal_mode = DELETE")  # one file, no log beside it
+        made.execute("PRAGMA journal_mode = DELETE")  # one file, without a log file
         sound = made.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if sound != "ok":
             raise Conflict("database_damaged", f"the copy of the database is damaged: {sound}")
@@ -151,12 +151,12 @@ def _add_run(tar: tarfile.TarFile, root: Path, run_id: int, contents: Contents) 
             continue
         try:
             contents.members[name] = add_file(tar, path, name)
-        except FileNotFoundError:  # an old checkpoint that was pruned, or a run that was deleted
+        except FileNotFoundError:  # a pruned old checkpoint, or a deleted run
             continue
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield what lies below a run's folder, except what is being written aside."""
+    """Yield the entries below a run's folder, except temporary ones."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not _is_aside(name))
         yield from (Path(folder) / name for name in folders if (Path(folder) / name).is_symlink())
@@ -164,7 +164,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _portable(name: str) -> bool:
-    """Return whether a restore takes this name, and every system can write it."""
+    """Return whether a restore accepts this name, and every system can write it."""
     try:
         name.encode()
         check_name(name)

@@ -1,4 +1,4 @@
-"""Free disk where the product writes."""
+"""Free disk in the directories the product writes to."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from app.settings import Settings
 
 
 def free_bytes(settings: Settings) -> dict[str, int]:
-    """Return the bytes free for the data directory and the runs directory; one that is not there yet is its parent."""
+    """Return the free bytes of the data directory and the runs directory; for a missing one, of its parent."""
     places = {"data": settings.data_dir, "runs": settings.runs_dir}
     return {name: shutil.disk_usage(_existing(place)).free for name, place in places.items()}
 

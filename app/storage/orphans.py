@@ -1,4 +1,4 @@
-"""What lies in the data directory and belongs to nothing: folders without a run, runs without a folder, stray files."""
+"""Orphans in the data directory: folders without a run, runs without a folder, stray files."""
 
 import hashlib
 import os
@@ -17,6 +17,7 @@ from sqlmodel import col
 from app.clock import now
 from app.db import read_session, write_session
 from app.documents import Document
+from app.formats import many
 from app.runs.errors import Conflict
 from app.runs.models import AuditEntry, Run
 from app.runs.ordering import LARGEST_ID
@@ -26,19 +27,19 @@ from app.settings import Settings
 from app.storage.usage import entries, size_of
 
 QUIET_SECONDS: Final = 600.0
-"""Something written more recently may belong to work under way."""
+"""Something written more recently may belong to active work."""
 ASIDE: Final = ".orphan-"
-"""Prefix of what was set aside to be removed."""
+"""Prefix of folders renamed for removal."""
 
 What = Literal["folder_without_run", "folder_elsewhere", "run_without_folder", "stray_file", "set_aside"]
 LEFT_ALONE: Final = frozenset({"folder_elsewhere", "run_without_folder"})
 WHY: Final[Mapping[What, str]] = {
-    "folder_without_run": "a run's folder, and no run has that number",
-    "folder_elsewhere": "named like a run's folder, and no run here has that number; the runs directory lies outside "
-    "the data directory and may serve another database too, so remove it by hand",
-    "run_without_folder": "the run has ended and its folder is gone; delete the run itself if it is of no use",
-    "stray_file": "written aside by a process that ended before it gave the file its name",
-    "set_aside": "set aside to be removed, by a deletion or a restore that was interrupted or asked to keep it",
+    "folder_without_run": "a run's folder, but no run has this number",
+    "folder_elsewhere": "named like a run's folder, but no run here has this number; the runs directory is outside "
+    "the data directory and may be used by another database, so remove it by hand",
+    "run_without_folder": "the run has ended and its folder is gone; delete the run itself if you do not need it",
+    "stray_file": "a temporary file of a process that ended before renaming it",
+    "set_aside": "renamed for removal by an interrupted deletion, or moved out of the way by a restore",
 }
 
 log = structlog.get_logger(__name__)
@@ -46,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """One thing without an owner."""
+    """One orphan."""
 
     what: What
     path: Path
@@ -55,22 +56,22 @@ class Orphan:
 
     @property
     def removable(self) -> bool:
-        """Whether `remove` takes it away: a run's row is the user's to delete, and so is what may be another's."""
+        """Whether `remove` removes it: rows, and files that may belong to another database, are left to the user."""
         return self.what not in LEFT_ALONE
 
     @property
     def why(self) -> str:
-        """Why it belongs to nothing, in words."""
+        """Why it is an orphan."""
         return WHY[self.what]
 
     def document(self, path: str) -> "OrphanDocument":
-        """Return it with a path that others may read."""
+        """Return its document, with a path that others may read."""
         named = {"what": self.what, "why": self.why, "path": path}
         return OrphanDocument(**named, bytes=self.bytes, run_id=self.run_id, removable=self.removable)
 
 
 class OrphanDocument(Document):
-    """One thing without an owner."""
+    """One orphan."""
 
     what: What
     why: str
@@ -81,25 +82,25 @@ class OrphanDocument(Document):
 
 
 class OrphanList(Document):
-    """Things without an owner."""
+    """Orphans."""
 
-    plan: str = Field(description="Name of what would be removed.")
+    plan: str = Field(description="Digest of what would be removed.")
     items: list[OrphanDocument]
     bytes: int
     removable_bytes: int
 
 
 class OrphansRemoved(Document):
-    """What was removed."""
+    """Removed orphans."""
 
     removed: list[OrphanDocument]
     bytes: int
 
 
 def find_orphans(engine: Engine, settings: Settings) -> list[Orphan]:
-    """Return everything without an owner that has been quiet for ten minutes; touches nothing.
+    """Return all orphans that have not changed for ten minutes; removes nothing.
 
-    Entries of the runs directory whose names the product never gives are not its own and are not looked at.
+    Entries of the runs directory with names that the product never uses are ignored.
     """
     with read_session(engine) as session:
         rows = session.execute(select(col(Run.id), col(Run.state), col(Run.started_at), col(Run.deleting))).all()
@@ -129,31 +130,31 @@ def _is_number(name: str) -> bool:
 
 
 def _quiet(path: Path) -> bool:
-    """Return whether nothing was written to a file, or to anything in a folder, for ten minutes."""
+    """Return whether a file, or everything in a folder, has been unchanged for ten minutes."""
     latest = time.time() - QUIET_SECONDS
     try:
         if path.lstat().st_mtime >= latest:
             return False
         folders = os.walk(path) if not path.is_symlink() else ()
-        # A restore or a checkpoint being written changes what lies deep inside, not the folder itself.
+        # A restore or a checkpoint being written changes nested files, not the folder itself.
         return not any(
             os.lstat(os.path.join(folder, name)).st_mtime >= latest  # noqa: PTH118  # many, and quick
             for folder, inner, names in folders
             for name in [*inner, *names]
         )
-    except FileNotFoundError:  # somebody works there
+    except FileNotFoundError:  # another process is writing there
         return False
 
 
 def _bytes(path: Path) -> int:
     try:
         return size_of(path).bytes
-    except FileNotFoundError:  # removed a moment ago
+    except FileNotFoundError:  # has just been removed
         return 0
 
 
 def _stray_files(settings: Settings, ended: set[int]) -> Iterator[Orphan]:
-    """Yield files and checkpoint folders written aside by a writer that died before its rename."""
+    """Yield temporary files and checkpoint folders of a writer that died before its rename."""
     for path in entries(settings.data_dir):
         if _is_aside(path.name) and path.is_file() and not path.is_symlink() and _quiet(path):
             yield Orphan(what="stray_file", path=path, bytes=path.lstat().st_size)
@@ -176,12 +177,12 @@ def _is_aside(name: str) -> bool:
 
 
 def orphan_list(engine: Engine, settings: Settings) -> OrphanList:
-    """Return what has no owner, with the name of the plan that removes it."""
+    """Return the orphans, with the digest of the plan that removes them."""
     return listed(settings, find_orphans(engine, settings))
 
 
 def listed(settings: Settings, found: Sequence[Orphan]) -> OrphanList:
-    """Return things without an owner as the API gives them, with the name of the plan that removes them."""
+    """Return orphans as the API returns them, with the digest of the plan that removes them."""
     return OrphanList(
         plan=plan_of(found),
         items=[orphan.document(_place(settings, orphan.path)) for orphan in found],
@@ -191,7 +192,7 @@ def listed(settings: Settings, found: Sequence[Orphan]) -> OrphanList:
 
 
 def _place(settings: Settings, path: Path) -> str:
-    # Not the whole path: who reads the list over the network need not know where on the machine it lies.
+    # Not the full path: readers on the network need not know its location on the machine.
     for name, root in (("runs", settings.runs_dir), ("data", settings.data_dir)):
         if path.is_relative_to(root):
             return _readable(f"{name}/{path.relative_to(root)}")
@@ -199,12 +200,12 @@ def _place(settings: Settings, path: Path) -> str:
 
 
 def _readable(name: str) -> str:
-    """Return a name of a file as text that can be sent: a run may give names that are not UTF-8."""
+    """Return a file name as valid text: a run may use names that are not UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def plan_of(found: Sequence[Orphan]) -> str:
-    """Return the name of what would be removed: the same things give the same name."""
+    """Return the digest of what would be removed: the same entries give the same digest."""
     names = sorted(str(orphan.path) for orphan in found if orphan.removable)
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -212,16 +213,16 @@ def plan_of(found: Sequence[Orphan]) -> str:
 def remove_orphans(engine: Engine, settings: Settings, *, seen: str | None = None, actor: str = "user") -> list[Orphan]:
     """Remove what `find_orphans` finds and may be removed, and return it.
 
-    With `seen`, the name `plan_of` gave to what was looked at: raises Conflict when it would by now be something else;
-    then nothing is removed.
+    `seen` is the digest of the plan that was shown: raises Conflict if the plan is different by now; nothing is removed
+    then.
     """
     found = find_orphans(engine, settings)
     if seen is not None and seen != plan_of(found):
         count = sum(orphan.removable for orphan in found)
         raise Conflict(
             "plan_changed",
-            f"by now {count} things would be removed (plan {plan_of(found)}), not those of plan {seen[:40]!r}: "
-            "look at the new list first",
+            f"the plan has changed: {many(count, 'orphan')} would be removed now (plan {plan_of(found)}), "
+            f"not those of plan {seen[:40]!r}; check the new list first",
         )
     removed = _remove(engine, found)
     if removed:
@@ -232,33 +233,38 @@ def remove_orphans(engine: Engine, settings: Settings, *, seen: str | None = Non
 
 
 def _remove(engine: Engine, found: Sequence[Orphan]) -> list[Orphan]:
-    """Return what is gone through this call: what somebody else took, or what cannot be removed, is not among it."""
+    """Return what this call has removed, without entries that another process removed or that cannot be removed."""
     removed = []
     for orphan in found:
         if not orphan.removable:
             continue
         try:
-            # Under a name of its own first: of two who remove the same thing, one does.
+            # Renamed first: of two processes that remove the same entry, only one succeeds.
             aside = orphan.path.with_name(f"{ASIDE}{secrets.token_hex(8)}{PART}")
             if orphan.what != "folder_without_run":
                 orphan.path.rename(aside)
             elif not _set_aside(engine, orphan, aside):
                 continue
-            os.utime(aside, follow_symlinks=False)  # or the next look would offer it again meanwhile
+            os.utime(aside, follow_symlinks=False)  # otherwise the next list would include it again
             remove_path(aside)
         except FileNotFoundError:
             continue
         except OSError as error:
-            log.warning("orphan stays", action="orphan-stays", path=_readable(str(orphan.path)), error=error.strerror)
+            log.warning(
+                "orphan cannot be removed",
+                action="orphan-stays",
+                path=_readable(str(orphan.path)),
+                error=error.strerror,
+            )
             continue
         removed.append(orphan)
     return removed
 
 
 def _set_aside(engine: Engine, orphan: Orphan, aside: Path) -> bool:
-    """Rename a folder, unless a run has that number by now; return whether it was done."""
-    # A submission makes its folder before its row is visible, but holds the write lock from before until after: under
-    # the lock a missing row is really missing. Only the rename happens under it, however large the folder is.
+    """Rename a folder, unless a run has this number by now; return whether it was renamed."""
+    # A submission creates its folder before its row is visible, but holds the write lock throughout: under the lock a
+    # missing row is really missing. Only the rename happens under the lock, however large the folder is.
     with write_session(engine) as session:
         if session.scalar(select(col(Run.id)).where(col(Run.id) == orphan.run_id)) is not None:
             return False

@@ -1,4 +1,4 @@
-"""What fills the disk besides runs: the database, data sets and other files, with what is free and the floor."""
+"""Disk usage besides runs: the database, data sets and other files, with free disk and its minimum."""
 
 from pathlib import Path
 
@@ -19,23 +19,23 @@ class DataSet(Document):
     name: str
     bytes: int
     files: int
-    acquired: bool = Field(description="Whether it was fetched by `acquire`.")
+    acquired: bool = Field(description="Whether it was downloaded by `acquire`.")
 
 
 class StorageDocument(Usage):
-    """What fills the disk."""
+    """Disk usage."""
 
     free_bytes: dict[str, int] = Field(description="By directory.")
     min_free_bytes: int
     database_bytes: int
-    datasets: list[DataSet] = Field(description="The largest first.")
+    datasets: list[DataSet] = Field(description="Largest first.")
     other_bytes: int = Field(
-        description="Everything else in the data directory: keys, locks, files written aside, folders of your own."
+        description="Everything else in the data directory: keys, locks, temporary files, your own folders."
     )
 
 
 def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> StorageDocument:
-    """Return what fills the disk; with `refresh` ended runs are measured anew."""
+    """Return the disk usage; with `refresh` ended runs are measured again."""
     datasets = data_sets(settings)
     database = database_bytes(settings)
     return StorageDocument(
@@ -49,11 +49,11 @@ def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> Sto
 
 
 def data_sets(settings: Settings) -> list[DataSet]:
-    """Return every data set; sizes are measured each time. What file managers and archivers leave there is none."""
+    """Return every data set; sizes are measured each time. Files left by file managers and archivers do not count."""
     acquired = acquired_names(settings)
     found = []
     for path in entries(settings.datasets_dir):
-        if is_leftover(path.name):  # what remembers the acquired ones included
+        if is_leftover(path.name):  # including the file that lists acquired ones
             continue
         held = size_of(path)
         found.append(DataSet(name=path.name, bytes=held.bytes, files=held.files, acquired=path.name in acquired))
@@ -61,7 +61,7 @@ def data_sets(settings: Settings) -> list[DataSet]:
 
 
 def database_bytes(settings: Settings) -> int:
-    """Return the bytes of the SQLite file with its log; 0 for a database elsewhere."""
+    """Return the bytes of the SQLite file with its log; 0 for a database server."""
     return sum(path.stat().st_size for path in _database_files(settings) if path.is_file())
 
 

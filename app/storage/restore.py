@@ -1,4 +1,4 @@
-"""Bringing a backup back: everything is unpacked aside and checked before anything of the target is touched."""
+"""Restoring a backup: everything is unpacked to a temporary folder and checked before the target is changed."""
 
 import secrets
 import shutil
@@ -18,11 +18,11 @@ from app.storage.backup import database_path
 
 
 def restore(settings: Settings, archive: Path, *, replace: bool = False) -> dict[str, Any]:
-    """Put a backup into the data directory, bring its database to the newest schema, and return what was restored.
+    """Restore a backup into the data directory, migrate its database, and return what was restored.
 
-    What is in the way is only moved aside, with `replace`; the answer says where to, and it is the user's to remove.
-    Raises NotFound without a file, BackupInvalid for a damaged or foreign one, Conflict for a target that is not empty,
-    that a worker uses, or a backup of a newer program. Until everything was checked the target is as it was.
+    With `replace`, existing files are moved to a folder that the answer names, and the user may remove it. Raises
+    NotFound without a file, BackupInvalid for a damaged or foreign one, Conflict for a target that is not empty or is
+    used by a worker, or for a backup of a newer program. The target is unchanged until everything has been checked.
     """
     if not archive.is_file():
         raise NotFound("no_backup", f"there is no file {archive}")
@@ -33,10 +33,10 @@ def restore(settings: Settings, archive: Path, *, replace: bool = False) -> dict
         raise Conflict(
             "target_not_empty",
             f"{settings.data_dir} is not empty: {shown}; restore into an empty data directory, "
-            "or say that what is there may be replaced",
+            "or allow overwriting existing files",
         )
     _check_nobody_works(settings, database)
-    # Beside its final place, so that moving it there is a rename and not a copy.
+    # Next to its final place, so that moving it there is a rename and not a copy.
     staging = settings.runs_dir / f".restore-{secrets.token_hex(4)}"
     staging.mkdir(parents=True)
     try:
@@ -44,7 +44,7 @@ def restore(settings: Settings, archive: Path, *, replace: bool = False) -> dict
         _check_database(staging / DATABASE, manifest)
         moved = _move_aside(settings, in_the_way)
         _move_in(settings, staging, database)
-        forget_key(settings.data_dir)  # who signed out since the backup was made would be signed in again
+        forget_key(settings.data_dir)  # otherwise sessions that were signed out after the backup would be valid again
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     before, after = migrate(settings)
@@ -60,7 +60,7 @@ def restore(settings: Settings, archive: Path, *, replace: bool = False) -> dict
 
 
 def _in_the_way(settings: Settings, database: Path) -> list[Path]:
-    """Return what a restore would overwrite or mix with."""
+    """Return existing entries that a restore would overwrite or mix with."""
     files = [Path(f"{database}{suffix}") for suffix in ("", "-wal", "-shm")]
     folders = sorted(settings.runs_dir.iterdir()) if settings.runs_dir.is_dir() else []
     own = [path for path in folders if path.name.isdigit()]
@@ -99,8 +99,8 @@ def _check_database(copy: Path, manifest: Manifest) -> None:
     if schema not in known_versions():
         raise Conflict(
             "schema_too_new",
-            f"the backup has schema {schema}, this program knows up to {max(known_versions())}: "
-            f"it was made by ddp-audit {manifest.program}; update the program, then restore",
+            f"the backup has schema {schema}, this program supports up to {max(known_versions())}: "
+            f"it was made by ddp-audit {manifest.program}; update this program, then restore",
         )
 
 
@@ -118,7 +118,7 @@ def _move_in(settings: Settings, staging: Path, database: Path) -> None:
     if (staging / RUNS).is_dir():
         for folder in sorted((staging / RUNS).iterdir()):
             shutil.move(folder, settings.runs_dir / folder.name)
-    # The database last: without it nothing here looks like a restored service.
+    # The database last: without it the directory does not look like a restored service.
     database.parent.mkdir(parents=True, exist_ok=True)
     aside = database.with_name(f".{database.name}.{secrets.token_hex(4)}.part")
     shutil.move(staging / DATABASE, aside)

@@ -1,7 +1,7 @@
-"""Which ended runs a policy would remove, and removing exactly those that were shown.
+"""Retention policies: which ended runs a policy would remove, and removing exactly those that were shown.
 
-A policy is first planned and shown; applying it needs the digest of the plan that was seen, so that a run that ended or
-was pinned in between is never removed unseen.
+A policy is first planned and shown; applying it requires the digest of that plan, so that a run that has ended or was
+pinned in between is never removed unseen.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from sqlmodel import col
 from app.clock import now, rfc3339
 from app.db import read_session
 from app.documents import Document
+from app.formats import many
 from app.runs.errors import Conflict, ServiceError, refused
 from app.runs.models import Run
 from app.runs.removal import delete_run
@@ -28,14 +29,14 @@ MOST_DAYS: Final = 36_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What may stay; a limit that is None limits nothing. Raises Refused when no limit is set, or one is negative."""
+    """Limits of what is kept; None means no limit. Raises Refused if no limit is set, or one is negative."""
 
     max_age_days: float | None = None
-    """Since the run's end."""
+    """Days since the run's end."""
     max_runs: int | None = None
-    """Newest ended runs that stay; pinned ones stay beside them."""
+    """Number of newest ended runs to keep; pinned runs are kept in addition."""
     max_bytes: int | None = None
-    """Of all run folders together: pinned runs and runs under way count, but only others can be removed."""
+    """Of all run folders together: pinned and active runs count, but only others can be removed."""
     kind: str | None = None
     """Only runs of this kind are removed, counted and summed."""
 
@@ -51,7 +52,7 @@ class Policy:
 
 
 class Candidate(NamedTuple):
-    """What a policy looks at of a run: columns of its row."""
+    """Columns of a run that a policy uses."""
 
     id: int
     kind: str
@@ -62,7 +63,7 @@ class Candidate(NamedTuple):
 
 
 class Doomed(Document):
-    """A run the policy removes, and why."""
+    """A run that the policy removes, and why."""
 
     id: int
     kind: str
@@ -74,7 +75,7 @@ class Doomed(Document):
 
 
 class Spared(Document):
-    """A run no policy removes, and why."""
+    """A run that no policy removes, and why."""
 
     id: int
     kind: str
@@ -85,30 +86,30 @@ class Spared(Document):
 
 
 class Plan(Document):
-    """What a policy would do now."""
+    """The current effect of a policy."""
 
-    digest: str = Field(alias="plan", description="The same runs to remove give the same name.")
-    remove: list[Doomed] = Field(description="Oldest end first.")
+    digest: str = Field(alias="plan", description="Digest of the runs to remove.")
+    remove: list[Doomed] = Field(description="First ended first.")
     remove_bytes: int
     spared: list[Spared] = Field(
-        description="Pinned runs and runs that have not ended, newest first; others that stay are within the limits."
+        description="Pinned runs and runs that have not ended, newest first; other kept runs are within the limits."
     )
     kept_runs: int
     kept_bytes: int
     over_bytes: int = Field(
-        description="How far the kept runs stay above `max_bytes`, because what is left is pinned or under way."
+        description="Bytes above `max_bytes` that remain because the kept runs are pinned or active."
     )
 
 
 class Skipped(Document):
-    """A run of a plan that was not removed after all, and why."""
+    """A run of a plan that was not removed, and why."""
 
     id: int
     why: str
 
 
 class Applied(Document):
-    """What applying a plan did."""
+    """The outcome of applying a plan."""
 
     removed: list[int]
     bytes: int
@@ -116,7 +117,7 @@ class Applied(Document):
 
 
 def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
-    """Return what `policy` removes at this moment; removes nothing."""
+    """Return what `policy` would remove now; removes nothing."""
     sizes = run_sizes(engine, settings.runs_dir)
     query = select(*(col(getattr(Run, name)) for name in Candidate._fields)).where(col(Run.deleting).is_(False))
     query = query.order_by(col(Run.finished_at).desc(), col(Run.id).desc())
@@ -124,7 +125,7 @@ def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
         query = query.where(col(Run.kind) == policy.kind)
     with read_session(engine) as session:
         runs = [Candidate(*row) for row in session.execute(query)]
-    # Newest end first; a run recorded after the sizes were read has not ended long enough ago to be judged.
+    # Last ended first; a run recorded after the sizes were read ended too recently to be considered.
     ended = [run for run in runs if run.state in FINAL and not run.pinned and run.id in sizes]
     held = sum(sizes[run.id].bytes for run in runs if run.id in sizes)
     why = _reasons(ended, {run.id: sizes[run.id].bytes for run in ended}, held, policy)
@@ -157,7 +158,7 @@ def _spared(run: Candidate, size: int) -> Spared:
 
 
 def _reasons(ended: list[Candidate], sizes: dict[int, int], held: int, policy: Policy) -> dict[int, str]:
-    """Return run number -> why it is removed; `ended` has the newest first."""
+    """Return run number -> why it is removed; `ended` is sorted newest first."""
     why: dict[int, str] = {}
     if policy.max_age_days is not None:
         oldest = now() - timedelta(days=policy.max_age_days)
@@ -169,14 +170,14 @@ def _reasons(ended: list[Candidate], sizes: dict[int, int], held: int, policy: P
     if policy.max_runs is not None:
         for place, run in enumerate(ended, start=1):
             if place > policy.max_runs:
-                why.setdefault(run.id, f"number {place} from the newest, at most {policy.max_runs} stay")
+                why.setdefault(run.id, f"number {place} from the newest, at most {policy.max_runs} are kept")
     if policy.max_bytes is not None:
         held -= sum(sizes[run_id] for run_id in why)
         for run in reversed(ended):
             if held <= policy.max_bytes:
                 break
             if run.id not in why and sizes[run.id]:
-                why[run.id] = f"{held} bytes are held, at most {policy.max_bytes} stay"
+                why[run.id] = f"{held} bytes are in use, at most {policy.max_bytes} are kept"
                 held -= sizes[run.id]
     return why
 
@@ -194,17 +195,17 @@ def _doomed(run: Candidate, size: int, why: str) -> Doomed:
 
 
 def apply(engine: Engine, settings: Settings, policy: Policy, *, seen: str, actor: str) -> Applied:
-    """Remove what the plan named `seen` shows and return what was removed.
+    """Remove the runs of the plan with digest `seen` and return what was removed.
 
-    Raises Conflict when the policy would by now remove other runs than were shown; then nothing is removed. A run that
-    is pinned or gone when its turn comes is skipped and named.
+    Raises Conflict if the policy would remove different runs by now; nothing is removed then. A run that is pinned or
+    gone when its turn comes is skipped and reported.
     """
     present = plan(engine, settings, policy)
     if present.digest != seen:
         raise Conflict(
             "plan_changed",
-            f"the policy would now remove {len(present.remove)} runs (plan {present.digest}), not those of plan "
-            f"{seen[:40]!r}: look at the new plan first",
+            f"the policy would now remove {many(len(present.remove), 'run')} (plan {present.digest}), "
+            f"not those of plan {seen[:40]!r}; check the new plan first",
         )
     removed: list[int] = []
     skipped: list[Skipped] = []

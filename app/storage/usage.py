@@ -1,4 +1,4 @@
-"""How many bytes each run's folder holds; measured once after a run's end and kept."""
+"""Size of each run's folder; measured once after a run's end and stored."""
 
 import os
 from contextlib import suppress
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What a folder holds."""
+    """Size of a folder's content."""
 
     bytes: int
     files: int
@@ -33,7 +33,7 @@ class Size:
 def folder_size(root: Path) -> Size:
     """Return bytes and number of the regular files below `root`; links are not followed, hard links count once.
 
-    Files that vanish meanwhile are left out. A folder that is missing, or a link, holds nothing.
+    Files that disappear in the meantime are left out. A missing folder, or a link, counts as empty.
     """
     seen: set[tuple[int, int]] = set()
     total = files = 0
@@ -56,15 +56,15 @@ def folder_size(root: Path) -> Size:
 
 
 def size_of(path: Path) -> Size:
-    """Return what a folder holds as `folder_size` counts it, or the size of a file or link itself.
+    """Return the size of a folder as `folder_size` counts it, or of a file or link itself.
 
-    Raises FileNotFoundError for what is gone and was no folder.
+    Raises FileNotFoundError if it is gone.
     """
     return folder_size(path) if path.is_dir() else Size(bytes=path.lstat().st_size, files=1)
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder, by name; nothing where there is none."""
+    """Return the entries of a folder, by name; empty if it does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -74,8 +74,8 @@ def run_sizes(engine: Engine, runs_dir: Path) -> dict[int, Size]:
     return {row[0]: size for row, size in _measured(engine, runs_dir, query, refresh=False)}
 
 
-# Whether the kept size is from after the run's end is decided by the database: ten thousand times two moments read as
-# text and compared here took most of the time of a page.
+# The database decides whether the stored size is newer than the run's end: parsing and comparing ten thousand pairs of
+# times here took most of a page's time.
 _KNOWN: Final = and_(col(RunFacts.bytes).is_not(None), col(RunFacts.measured_at) > col(Run.finished_at)).label("known")
 _MEASURED: Final = (col(Run.state), col(RunFacts.bytes), col(RunFacts.files), _KNOWN)
 
@@ -103,7 +103,7 @@ def _measured(
 
 
 def _keep(engine: Engine, fresh: dict[int, Size]) -> None:
-    """Keep what was measured, unless the database is held by another or full: then the next one measures again."""
+    """Store measurements, unless the database is locked or full: the next request then measures again."""
     ids = list(fresh)
     with suppress(OperationalError):
         for start in range(0, len(ids), ROWS_AT_ONCE):
@@ -127,7 +127,7 @@ def measured_bytes(session: Session) -> int:
 
 
 class RunUsage(Document):
-    """What the folder of one run holds."""
+    """Size of the folder of one run."""
 
     id: int
     kind: str
@@ -139,16 +139,16 @@ class RunUsage(Document):
 
 
 class Usage(Document):
-    """What the folders of all runs hold."""
+    """Size of the folders of all runs."""
 
     runs: int
     bytes: int
     files: int
-    items: list[RunUsage] = Field(description="The largest first.")
+    items: list[RunUsage] = Field(description="Largest first.")
 
 
 def usage(engine: Engine, runs_dir: Path, *, refresh: bool = False) -> Usage:
-    """Return what every run's folder holds; with `refresh` everything is measured anew."""
+    """Return the size of every run's folder; with `refresh` everything is measured again."""
     query = select(col(Run.id), col(Run.kind), col(Run.name), col(Run.pinned), *_MEASURED)
     sizes = _measured(engine, runs_dir, query, refresh=refresh)
     sizes.sort(key=lambda item: (-item[1].bytes, item[0][0]))

@@ -1,11 +1,11 @@
-"""Streams: one watcher notices what changed in the database, and every open stream of a run shares its readings.
+"""Streams: one watcher detects changes in the database, and all open streams of a run share readings.
 
     with live.channel(run_id) as channel:
         tick = channel.tick
         ...                                     # read, through `channel.shared`, and send
         tick = await channel.beyond(tick, 15)   # returns when something happened, or after 15 s
 
-`live.closing` turns true when the service is asked to stop: streams then end at once and their clients come back later.
+`live.closing` becomes true when the service is stopping: streams then end at once and clients reconnect later.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from app.runs.telemetry.watching import WATCH_SECONDS, Watch
 HEARTBEAT_SECONDS: Final = 15.0
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Of every stream: no cache keeps it, no proxy holds it back."""
+"""Headers of every stream: no caching, no buffering by proxies."""
 Found = TypeVar("Found")
 
 log = structlog.get_logger(__name__)
 
 
 class Channel:
-    """What open streams of one run share: a tick that counts changes, and the readings made in this tick."""
+    """State shared by open streams of one run: a tick that counts changes, and the readings of this tick."""
 
     def __init__(self) -> None:
         self.tick = 0
@@ -38,26 +38,26 @@ class Channel:
         self._changed = asyncio.Event()
 
     def advance(self) -> None:
-        """Tell every listener that something happened."""
+        """Notify every listener that something happened."""
         self.tick += 1
         self._readings.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def beyond(self, tick: int, timeout: float) -> int:  # a heartbeat, not a failure
-        """Return the present tick as soon as it is not `tick` any more, or after `timeout` seconds."""
+        """Return the current tick as soon as it differs from `tick`, or after `timeout` seconds."""
         if self.tick == tick:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout)
         return self.tick
 
     async def shared(self, place: Hashable, read: Callable[[], Awaitable[Found]]) -> Found:
-        """Return the reading of a place; of all who ask for it in this tick the first one's `read` makes it."""
+        """Return the reading of a position; within a tick, it is made once, by the `read` of the first caller."""
         reading = self._readings.get(place)
         if reading is None:
             reading = asyncio.ensure_future(read())
             self._readings[place] = reading
-        found: Found = await asyncio.shield(reading)  # a client that leaves takes nothing from the others
+        found: Found = await asyncio.shield(reading)  # a client that disconnects does not affect the others
         return found
 
 
@@ -77,7 +77,7 @@ class Live:
 
     @contextmanager
     def channel(self, run_id: int) -> Iterator[Channel]:
-        """Listen to a run; call it inside the event loop."""
+        """Subscribe to a run; call it inside the event loop."""
         channel = self._channels.setdefault(run_id, Channel())
         channel.listeners += 1
         self._watch()
@@ -117,7 +117,7 @@ class Live:
 
 
 class Watcher(threading.Thread):
-    """Asks ten times a second in which of the watched runs something happened."""
+    """Checks ten times a second in which of the watched runs something happened."""
 
     def __init__(self, watch: Watch, watched: Callable[[], list[int]], notify: Callable[[list[int]], None]) -> None:
         super().__init__(name="stream-watcher", daemon=True)
@@ -129,7 +129,7 @@ class Watcher(threading.Thread):
         self._stopped.set()
 
     def run(self) -> None:
-        """Watch until stopped; a database that is away for a moment ends nothing."""
+        """Watch until stopped; a temporarily unavailable database is not fatal."""
         while not self._stopped.wait(WATCH_SECONDS):
             try:
                 self._notify(self._watch.changed(self._watched()))

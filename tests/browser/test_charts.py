@@ -125,7 +125,7 @@ def test_log_scale_spaces_decades_evenly(tab: Tab, service: Service, engine: Eng
     expect(holder.locator(".chart-notes")).to_be_empty()
     button.click()
     assert plot(holder, decades)[1] > 50 * plot(holder, decades)[0]
-    for key, words in (("signed", "A logarithmic scale has no place for 11 values"), ("below", "No logarithmic scale")):
+    for key, words in (("signed", "A logarithmic scale cannot show 11 values"), ("below", "No logarithmic scale")):
         holder = chart(tab.page, service, run_id, key)
         holder.get_by_role("button", name="Log scale").click()
         expect(holder.locator(".chart-notes")).to_contain_text(words)

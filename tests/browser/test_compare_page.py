@@ -135,7 +135,7 @@ def test_comparison_needs_no_script(tab: Tab, service: Service, ids: list[int]) 
     figure.get_by_text("Values").click()
     expect(figure.locator("table thead th")).to_have_count(5)
     expect(page.get_by_role("region", name="Checks")).to_be_visible()
-    page.get_by_label("Metrics with this text in their name").fill("none of them")
+    page.get_by_label("Filter metrics by name").fill("none of them")
     page.get_by_role("button", name="Find").click()
     expect(page.locator("#metrics figure")).to_have_count(0)
     assert f"ids={ids[0]}%2C{ids[1]}" in page.url

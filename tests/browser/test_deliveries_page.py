@@ -69,4 +69,4 @@ def test_deliveries_are_filtered(told: str, tab: Tab) -> None:
     page.goto(f"{told}/deliveries?run=17&status=failed")
     expect(page.get_by_label("Run")).to_have_value("17")
     expect(page.get_by_label("Status")).to_have_value("failed")
-    expect(page.locator("main")).to_contain_text("No delivery fits")
+    expect(page.locator("main")).to_contain_text("No matching deliveries")

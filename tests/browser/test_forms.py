@@ -19,7 +19,7 @@ def test_refused_launch_keeps_what_was_typed(tab: Tab, service: Service) -> None
     page.fill("#in-seed", "many")
     page.fill("#in-name", HOSTILE)
     page.get_by_role("button", name="Start the run").click()
-    expect(page.get_by_role("alert")).to_contain_text("2 fields need another value")
+    expect(page.get_by_role("alert")).to_contain_text("2 fields need a different value")
     field = page.locator(".field", has=page.locator("#in-updates"))
     expect(field.locator(".error")).to_contain_text("at least 1")
     expect(page.locator("#in-seed")).to_have_value("many")
@@ -65,7 +65,7 @@ def test_ticked_runs_are_compared(tab: Tab, service: Service) -> None:
     page.goto(f"{service.base}/runs?kind=token-parity&sort=oldest")
     for name in ("passed", "broken"):
         page.check(f"input[name=run][value='{service.runs[name]}']")
-    page.get_by_role("button", name="Compare ticked").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator("h1")).to_contain_text("side by side")
     differing = page.get_by_role("region", name="Parameters that differ")
     expect(differing.locator("tbody tr")).to_have_count(1)

@@ -99,7 +99,7 @@ def test_filters_add_up_in_the_address(page: Page, lab: Service) -> None:
     page.locator("#pick-state summary").click()
     page.get_by_label("queued").check()
     page.get_by_label("failed").check()
-    page.locator("#pick-state").get_by_role("button", name="Show these").click()
+    page.locator("#pick-state").get_by_role("button", name="Apply").click()
     expect(page.locator("#pick-state summary")).to_have_text("State: queued, failed")
     expect(page).to_have_url(re.compile("state=queued&state=failed"))
     expect_names(page, ["waiting", "broken"])
@@ -109,7 +109,7 @@ def test_filters_add_up_in_the_address(page: Page, lab: Service) -> None:
     expect(page.locator("#f-tag")).to_have_value(re.compile(", two words$"))
     page.fill("#f-q", "good")
     page.get_by_role("button", name="Filter", exact=True).click()
-    expect(page.locator("main")).to_contain_text("No run fits")
+    expect(page.locator("main")).to_contain_text("No matching runs")
     page.get_by_role("link", name="Clear").click()
     expect(page).to_have_url(f"{lab.base}/runs")
     expect(page.locator("#rows tr")).to_have_count(50)
@@ -168,9 +168,9 @@ def test_focus_stays_on_the_star(page: Page, runs: dict[str, int]) -> None:
 def test_ticked_runs_are_cancelled_and_deleted(page: Page, runs: dict[str, int]) -> None:
     for name in ("waiting", "bad"):
         page.check(box(page, runs[name]))
-    question = page.get_by_role("button", name="Cancel the ticked runs")
+    question = page.get_by_role("button", name="Cancel the selected runs")
     assert not question.is_visible()
-    page.locator("summary", has_text="Cancel ticked").click()
+    page.locator("summary", has_text="Cancel selected").click()
     question.click()
     outcomes = page.locator("main li")
     expect(outcomes).to_have_count(2)
@@ -180,8 +180,8 @@ def test_ticked_runs_are_cancelled_and_deleted(page: Page, runs: dict[str, int])
     expect(page.locator("#rows tr")).to_have_count(4)
     assert sorted(named(page)) == ["bad", "broken", "good", "waiting"]  # the filter has come back along
     page.check(box(page, runs["bad"]))
-    page.locator("summary", has_text="Delete ticked").click()
-    page.get_by_role("button", name="Delete the ticked runs").click()
+    page.locator("summary", has_text="Delete selected").click()
+    page.get_by_role("button", name="Delete the selected runs").click()
     expect(outcomes).to_have_text([f"Run {runs['bad']}: deleted"])
     page.get_by_role("link", name="Back to the runs").click()
     expect(page.locator("#rows tr")).to_have_count(3)
@@ -190,15 +190,15 @@ def test_ticked_runs_are_cancelled_and_deleted(page: Page, runs: dict[str, int])
 
 def test_all_on_the_page_are_tagged_by_keyboard(page: Page, runs: dict[str, int]) -> None:
     told = page.locator("[data-ticked]")
-    expect(told).to_have_text("None ticked")
+    expect(told).to_have_text("None selected")
     page.locator("[data-tick-all]").focus()
     page.keyboard.press("Space")
-    expect(told).to_have_text("4 ticked")
+    expect(told).to_have_text("4 selected")
     page.locator(box(page, runs["bad"])).focus()
     page.keyboard.press("Space")
-    expect(told).to_have_text("3 ticked")
+    expect(told).to_have_text("3 selected")
     assert page.evaluate("document.querySelector('[data-tick-all]').indeterminate") is True
-    page.locator("summary", has_text="Tag ticked").focus()
+    page.locator("summary", has_text="Tag selected").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.type("by hand, quick")
@@ -227,7 +227,7 @@ def test_refresh_keeps_ticks_focus_and_question(
 ) -> None:
     page.check(box(page, runs["good"]))
     page.check(box(page, runs["waiting"]))
-    page.locator("summary", has_text="Delete ticked").click()
+    page.locator("summary", has_text="Delete selected").click()
     page.locator(box(page, runs["bad"])).evaluate("(element) => element.focus()")
     page.evaluate("window.sameDocument = true")
     new = add_run(engine, "running", name="new", tags=[tag_of(request.node.name)], moves=("starting",))
@@ -240,8 +240,8 @@ def test_refresh_keeps_ticks_focus_and_question(
     expect(page.locator(box(page, runs["good"]))).to_be_checked()
     expect(page.locator(box(page, new))).not_to_be_checked()
     expect(page.locator(box(page, runs["bad"]))).to_be_focused()
-    expect(page.get_by_role("button", name="Delete the ticked runs")).to_be_visible()
-    expect(page.locator("[data-ticked]")).to_have_text("1 ticked")
+    expect(page.get_by_role("button", name="Delete the selected runs")).to_be_visible()
+    expect(page.locator("[data-ticked]")).to_have_text("1 selected")
     assert page.evaluate("window.sameDocument") is True
 
 
@@ -264,7 +264,7 @@ NARROW = {"color_scheme": "dark", "viewport": {"width": 375, "height": 900}}
 
 @pytest.mark.parametrize("tab", [pytest.param({}, id="wide"), pytest.param(NARROW, id="narrow-dark")], indirect=True)
 def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) -> None:
-    for opener in ("Kind", "State", "Verdict", "Columns", "Tag ticked", "Delete ticked"):
+    for opener in ("Kind", "State", "Verdict", "Columns", "Tag selected", "Delete selected"):
         page.locator("summary", has_text=opener).click()
         assert serious(page) == [], opener
         assert sideways(page) == 0, opener
@@ -273,7 +273,7 @@ def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) ->
     expect(page.locator("#rows tr").first).to_contain_text("bad")
     assert serious(page) == []
     page.check(box(page, runs["good"]))
-    page.get_by_role("button", name="Unpin ticked").click()
+    page.get_by_role("button", name="Unpin selected").click()
     expect(page.locator("main li")).to_contain_text("nothing changed")
     assert serious(page) == []
     page.goto(f"{lab.base}/runs/{runs['good']}")

@@ -29,13 +29,13 @@ def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine)
     page.get_by_role("button", name="Show 31").click()
     expect(figures).to_have_count(31)
     expect(page.get_by_role("button", name="Show 31")).to_have_count(0)
-    page.get_by_label("Metrics with this text in their name").fill("last")
+    page.get_by_label("Filter metrics by name").fill("last")
     page.get_by_role("button", name="Find").click()
     expect(figures).to_have_count(1)
     expect(figures.get_by_role("heading")).to_have_text("zz LAST")
     expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
     page.goto(f"{service.base}/runs/{run_id}?metric=nothing#metrics")
-    expect(page.locator("[data-metrics-none]")).to_have_text("No metric has this text in its name.")
+    expect(page.locator("[data-metrics-none]")).to_have_text("No matching metrics.")
 
 
 def test_single_point_is_a_number_until_there_are_two(tab: Tab, service: Service, engine: Engine) -> None:
@@ -157,7 +157,7 @@ def test_hostile_name_stays_text(tab: Tab, service: Service, engine: Engine) -> 
     expect(page.locator("#metrics canvas")).to_have_count(3)
     expect(page.locator("#metrics h3").last).to_have_text(f"{HOSTILE} & more")
     expect(holder.locator(".odd-at button")).to_have_count(1)
-    page.get_by_label("Metrics with this text in their name").fill("<IMG")
+    page.get_by_label("Filter metrics by name").fill("<IMG")
     page.get_by_role("button", name="Find").click()
     expect(page.locator("#metrics figure")).to_have_count(2)
     assert page.locator("#metrics img, #metrics script").count() == 0

@@ -26,7 +26,7 @@ def test_launch_watch_and_read_verdict(tab: Tab, real_service: str, request: pyt
     page, base = tab.page, f"{real_service}/audit"
     page.goto(base)
     expect(page.locator("h1")).to_contain_text("Did distributing the training change the computation?")
-    page.get_by_role("link", name="All audits and their settings").click()
+    page.get_by_role("link", name="All audits and their parameters").click()
     page.fill("#in-name", "first audit")
     page.get_by_role("button", name="Start the run").click()
     expect(page).to_have_url(re.compile(r"/audit/runs/1$"))

@@ -118,4 +118,4 @@ def test_audit_log_is_filtered(tab: Tab, guarded: str) -> None:
     expect(page.locator("tbody tr")).to_contain_text("999")
     page.get_by_label("Run").fill("998")
     page.get_by_role("button", name="Filter").click()
-    expect(page.locator("main")).to_contain_text("No entry fits")
+    expect(page.locator("main")).to_contain_text("No matching entries")

@@ -59,7 +59,7 @@ def test_running_page_says_what_happens_and_what_follows(tab: Tab, service: Serv
     assert banner.locator("progress").evaluate("(bar) => bar.value / bar.max") == 0.7
     facts = dict(zip(banner.locator("dt").all_inner_texts(), banner.locator("dd").all_inner_texts(), strict=True))
     assert facts["Ranks are in"] == "forward, step 14"
-    assert re.fullmatch(r"\d+ s ago", facts["Last heard"])
+    assert re.fullmatch(r"\d+ s ago", facts["Last report"])
     assert re.fullmatch(r"\d+ s ago", facts["Stage began"])
     assert facts["Next"] == "Compare, then the verdict"
     with write_session(engine) as session:

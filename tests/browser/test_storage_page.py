@@ -59,7 +59,7 @@ def plan(page: Page, base: str, **limits: str) -> None:
     page.goto(f"{base}/storage")
     for name, text in limits.items():
         page.locator(f"#r-{name}").fill(text)
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Preview").click()
 
 
 def confirm(page: Page, summary: str) -> None:
@@ -114,7 +114,7 @@ def test_wrong_limit_is_told_beside_it(store: Store, tab: Tab) -> None:
     expect(page.locator("#r-most")).to_have_value("much")
     expect(page.locator("#r-most")).to_have_attribute("aria-invalid", "true")
     page.locator("#r-most").fill("4 MiB")
-    page.get_by_role("button", name="Show what would go").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.locator("#plan tbody tr")).to_contain_text("at most 4194304 stay")
     tab.complaints.clear()  # the browser notes the status 422 itself
 
@@ -127,13 +127,13 @@ def test_orphans_go_as_listed(store: Store, tab: Tab) -> None:
     page.goto(f"{store.base}/storage")
     row = page.locator("#orphans tbody tr")
     expect(row).to_have_count(0)
-    page.get_by_role("button", name="Look for them").click()
+    page.get_by_role("button", name="Find orphaned files").click()
     expect(row).to_contain_text("runs/900")
     expect(row).to_contain_text("1.9 MiB")
-    expect(row).to_contain_text("no run has that number")
+    expect(row).to_contain_text("no run has this number")
     another = leave_behind(store.settings.runs_dir / "901" / "model.pt", 10)
     confirm(page, "Remove 1 of them")
-    expect(page.get_by_role("alert")).to_contain_text("2 things would be removed")
+    expect(page.get_by_role("alert")).to_contain_text("2 orphans would be removed")
     assert left.exists()
     confirm(page, "Remove 2 of them")
     expect(page.locator("h1")).to_contain_text("2 orphans removed")

@@ -262,7 +262,7 @@ def test_newer_schema_is_refused(live: tuple[Settings, Engine], tmp_path: Path) 
         connection.commit()
     backup(settings, tmp_path / "b.tar")
     target = Settings(data_dir=tmp_path / "t")
-    with pytest.raises(Conflict, match="schema 9999, this program knows up to"):
+    with pytest.raises(Conflict, match="schema 9999, this program supports up to"):
         restore(target, tmp_path / "b.tar")
     assert not (target.data_dir / "ddp-audit.db").exists()
 

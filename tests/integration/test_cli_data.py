@@ -163,7 +163,7 @@ def test_people_read_tables(ask: Any, ids: dict[str, int]) -> None:
     assert "more: --before" in ask("audit", "--limit", "1").stdout
     status = ask("status")
     assert (status.returncode, status.stdout.splitlines()[-1]) == (1, "not ready")
-    assert "iB free; at least 256.0 MiB should be" in status.stdout
+    assert "iB free; minimum free space: 256.0 MiB" in status.stdout
     show = ask("show", "1")
     assert show.returncode == 0
     assert "  ·" not in show.stdout

@@ -144,7 +144,7 @@ def test_delete_asks_first(ask: Any, engine: Engine, settings: Settings, monkeyp
     monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
     done = ask("delete", str(run))
     assert (done.returncode, done.stdout) == (0, f"run {run}: deleted\n")
-    assert f"delete run {run} with all files?" in done.stderr
+    assert f"delete run {run} with all their files?" in done.stderr
     assert not (settings.runs_dir / str(run)).exists()
 
 

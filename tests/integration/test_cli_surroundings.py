@@ -158,7 +158,7 @@ def test_acquisition_that_breaks_off_is_no_verdict(data: tuple[Path, dict[str, i
     for words in (("acquire", "cifar10"), ("acquire", "cifar10", "--json")):
         done = ask(data[0], *words, env={"DDP_AUDIT_DATASETS_DIR": f"{broken}/sets"})
         assert done.returncode == 3, done.stdout
-        assert b"the acquisition ended without an answer" in done.stderr
+        assert b"the acquisition ended and gave no answer" in done.stderr
 
 
 def test_figures_of_a_damaged_result_are_no_verdict(data: tuple[Path, dict[str, int]]) -> None:

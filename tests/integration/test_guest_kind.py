@@ -168,7 +168,7 @@ def test_its_data_is_acquired_and_tidied(house: House, runs: dict[str, Any]) -> 
     refused = house.http.post("/api/v1/runs", json=wanted)
     assert refused.status_code == 422
     assert "run `ddp-audit acquire stripes-stored`" in refused.text
-    assert "<code>ddp-audit acquire stripes-stored</code> gets 3 stored stripes" in house.page("/storage")
+    assert "<code>ddp-audit acquire stripes-stored</code> downloads 3 stored stripes" in house.page("/storage")
     of_kind = house.command("acquire", "stripes", "--json", local=True).document["text"]
     assert "`acquire stripes-stored` gets the data of preset stored" in of_kind
     assert "drawn" in house.command("acquire", "stripes-drawn", local=True).stdout

@@ -108,7 +108,7 @@ def test_json_grows_only_so_far(filled: Filled) -> None:
     assert len(shown.text) < len(deep) + 1_000
     flat = json.dumps({"values": list(range(20_000))})
     artifact(filled, b"flat.json", flat.encode())
-    assert "indented for reading" in preview(filled, "flat.json").text
+    assert "indented for readability" in preview(filled, "flat.json").text
 
 
 @pytest.mark.parametrize("data", [b'{"a": "\\ud800"}', b'{"\\udfff": 1}'])

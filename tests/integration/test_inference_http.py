@@ -122,7 +122,7 @@ def test_unusable_runs_are_refused(client: httpx.Client, app: FastAPI, run_id: i
         999_999: (404, "no run 999999"),
         add_run(app, seed=None, kind="resume"): (404, "of kind resume"),
         add_run(app, seed=None, state="running", verdict=None): (404, "is running"),
-        add_run(app, seed=None, verdict="fail"): (404, "no model any more"),
+        add_run(app, seed=None, verdict="fail"): (404, "no longer has a model"),
     }
     for number, (status, words) in cases.items():
         response = send(client, encoded(photo()), f"/runs/{number}/predict")

@@ -211,7 +211,7 @@ def test_command_shows_them(service: Service, runs: dict[str, int]) -> None:
 def test_command_refuses_what_is_no_column(service: Service) -> None:
     done = ask(service, "--column", "seed")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'seed' is not a column to ask for: write check, check:NAME or param:NAME" in done.stderr
+    assert "'seed' is not a valid column: write check, check:NAME or param:NAME" in done.stderr
 
 
 def test_command_without_columns_is_as_before(service: Service, runs: dict[str, int]) -> None:

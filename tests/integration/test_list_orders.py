@@ -187,7 +187,7 @@ def test_audit_log_is_paged_and_filtered(service: Service) -> None:
     assert "&lt;b&gt;1" in text
     assert "<b>1" not in text
     assert "&lt;b&gt;2" not in text
-    assert "No entry fits" in service.http.get("/audit?run=abc", headers=HTML).text
+    assert "No matching entries" in service.http.get("/audit?run=abc", headers=HTML).text
 
 
 def test_audit_log_is_the_operators(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_refused_label_keeps_what_was_typed(service: Service, runs: dict[str, in
     ("fields", "text", "check"),
     [
         ({"action": "tag", "tags": "new, nightly"}, "tagged new, nightly", lambda run: "new" in run["tags"]),
-        ({"action": "untag", "tags": "nightly"}, "no longer tagged nightly", lambda run: run["tags"] == ["a,b"]),
+        ({"action": "untag", "tags": "nightly"}, "tags removed: nightly", lambda run: run["tags"] == ["a,b"]),
         ({"action": "pin"}, "pinned", lambda run: run["pinned"]),
         ({"action": "unpin"}, "nothing changed", lambda run: not run["pinned"]),
     ],
@@ -197,7 +197,7 @@ def test_bulk_delete_leaves_the_unfinished(service: Service, runs: dict[str, int
 def test_bulk_refuses_before_it_starts(service: Service, runs: dict[str, int], fields: dict[str, Any]) -> None:
     assert send(service, "/runs/bulk", **fields, run=[runs["tagged"]]).status_code == 422
     assert service.get(f"/runs/{runs['tagged']}").json()["tags"] == ["a,b", "nightly"]
-    assert "No run was ticked" in send(service, "/runs/bulk", action="pin").text
+    assert "No run was selected" in send(service, "/runs/bulk", action="pin").text
 
 
 def test_viewer_reads_labels_and_changes_none(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_newer_database_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     before = rows_of(settings)
-    with pytest.raises(SchemaTooNew, match="at schema 9999, this program knows up to"):
+    with pytest.raises(SchemaTooNew, match="at schema 9999, this program supports up to"):
         migrate(settings)
     assert rows_of(settings) == before
 

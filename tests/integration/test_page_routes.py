@@ -73,7 +73,7 @@ def test_filters_narrow_and_page_on(filled: tuple[Service, dict[str, int]]) -> N
     service, runs = filled
     rows = re.findall(r'id="run-(\d+)"', page(service, "/runs?state=succeeded&verdict=pass").text)
     assert {int(row) for row in rows} == {runs["passed"], runs["cifar"]}
-    assert "No run fits these filters" in page(service, "/runs?q=nothing-like-this").text
+    assert "No matching runs" in page(service, "/runs?q=nothing-like-this").text
     assert re.findall(r'id="run-(\d+)"', page(service, "/runs?tag=nightly").text) == [str(runs["passed"])]
 
 

@@ -49,7 +49,7 @@ def test_running_run_tells_time_so_far(service: Service, running_run: int) -> No
 def test_one_run_is_singular(service: Service, running_run: int) -> None:
     words = text(service, "/storage?newest=1")
     assert re.search(r"in \d+ files? of 1 run\b", words)
-    assert "1 run no policy removes" in words
+    assert "1 run protected from removal" in words
 
 
 def test_ended_run_does_not_say_it_twice(service: Service) -> None:

@@ -91,7 +91,7 @@ class Lab:
             return queue.number_of(queue.insert_run(session, kind=kind, preset=preset, params=params, launch=launch))
 
     def cancel(self, run_id: int) -> Run:
-        """Ask for the end of a run."""
+        """Cancel a run."""
         with write_session(self.engine) as session:
             run = queue.request_cancel(session, run_id)
             session.flush()

@@ -60,7 +60,7 @@ ROWS_PER_PIECE: Final = 2_000
 
 
 def run_pieces(session: Session, runs_dir: Path, run_id: int, form: Format, table: Table) -> Iterator[bytes]:
-    """Return the run as a file, made piece by piece as it is read; JSON has every table.
+    """Return the run as a file, generated piece by piece as it is read; JSON contains all tables.
 
     Raises NotFound and, for Parquet without pyarrow, Unacceptable at once.
     """
@@ -71,7 +71,7 @@ def run_pieces(session: Session, runs_dir: Path, run_id: int, form: Format, tabl
 
 
 def rows(session: Session, runs_dir: Path, run_id: int, table: Table) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a table, values in the order of `COLUMNS`; non-finite numbers are their names.
+    """Return the rows of a table, values in the order of `COLUMNS`; non-finite numbers are given by name.
 
     Raises NotFound at once.
     """
@@ -101,7 +101,7 @@ def _metric_rows(session: Session, run_id: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _metric_lines(session: Session, run_id: int) -> Iterator[tuple[int, str, int, int, str]]:
-    # Plain columns, some thousand at a time: whole rows as objects take most of the time of an export.
+    # Plain columns, a few thousand at a time: whole rows as objects take most of an export's time.
     columns = (RunEvent.id, RunEvent.stage, RunEvent.attempt, RunEvent.rank, RunEvent.line)
     after = 0
     while True:
@@ -126,7 +126,7 @@ def json_pieces(session: Session, runs_dir: Path, run_id: int) -> Iterator[bytes
 
 
 def array_pieces(items: Iterator[Any]) -> Iterator[bytes]:
-    """Yield `items` as one JSON array, some thousand at a time."""
+    """Yield `items` as one JSON array, a few thousand at a time."""
     pieces: list[bytes] = [b"["]
     between = b""
     for item in items:

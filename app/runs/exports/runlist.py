@@ -1,4 +1,4 @@
-"""Many runs as one file: the list itself, or the checks of every run in it, however many there are."""
+"""Any number of runs as one file: the list itself, or the checks of every run in it."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -22,7 +22,7 @@ from trainer.contract.events import encodable, encode_number
 ListTable = Literal["runs", "checks"]
 Document = dict[str, Any]
 KEPT: Final = ("title", "passed", "measured", "limit", "relation", "strict", "unit")
-"""Of a check, besides its name."""
+"""Columns of a check, besides its name."""
 COLUMNS: Final[dict[ListTable, Columns]] = {
     "runs": {
         "id": Type.INTEGER,
@@ -67,7 +67,7 @@ COLUMNS: Final[dict[ListTable, Columns]] = {
 def list_pieces(
     session: Session, runs_dir: Path, filters: RunFilters, order: Order, *, form: Format, table: ListTable
 ) -> Iterator[bytes]:
-    """Return the runs that fit `filters` as one file; one page of the list is held at a time.
+    """Return the runs that match `filters` as one file; one page of the list is in memory at a time.
 
     JSON is `{items}`: runs as the list shows them, or checks with the fields of `COLUMNS`.
     Raises Unacceptable at once for Parquet without pyarrow.
@@ -103,11 +103,11 @@ def _pages(session: Session, filters: RunFilters, order: Order) -> Iterator[list
 
 
 def _checks(session: Session, runs_dir: Path, runs: list[RunSummary]) -> Iterator[Document]:
-    """Yield the checks of `runs`: from the database, from the result where they are not kept there yet."""
+    """Yield the checks of `runs`: from the database, or from the result if they are not stored there yet."""
     ids = [run.id for run in runs if run.state == State.SUCCEEDED]
     read = select(RunFacts.run_id).where(col(RunFacts.run_id).in_(ids), col(RunFacts.checks_read))
     kept: dict[int, list[Document]] = {run_id: [] for run_id in session.exec(read)}
-    # Plain columns: rows as objects take most of the time of an export.
+    # Plain columns: rows as objects take most of an export's time.
     columns = [col(getattr(RunCheck, name)) for name in ("run_id", "name", *KEPT)]
     rows = session.execute(select(*columns).where(columns[0].in_(kept)).order_by(columns[1]))
     for run_id, name, *values in rows:

@@ -1,4 +1,4 @@
-"""A table as a file: CSV that spreadsheets read without harm, Parquet with true types; both a piece at a time."""
+"""A table as a file: CSV that is safe to open in spreadsheets, Parquet with proper types; both generated in pieces."""
 
 import csv
 import io
@@ -14,17 +14,17 @@ from app.runs.tags import text_from_tags
 
 
 class Type(Enum):
-    """What the values of a column are; each may be null."""
+    """Type of a column's values; each may be null."""
 
     TEXT = auto()
     TEXTS = auto()
     """A list of tags; in CSV one text, as `app.runs.tags` writes it."""
     INTEGER = auto()
     NUMBER = auto()
-    """Float, or the name of a number that is not finite."""
+    """Float, or the name of a non-finite number."""
     BOOLEAN = auto()
     MOMENT = auto()
-    """Unix seconds, or RFC 3339 text; CSV shows it as it is given."""
+    """Unix seconds, or RFC 3339 text; unchanged in CSV."""
 
 
 Columns = Mapping[str, Type]
@@ -33,16 +33,16 @@ Row = Sequence[Any]
 CSV_ROWS: Final = 2_000
 """Rows per piece of CSV."""
 GROUP_ROWS: Final = 20_000
-"""Rows per row group of Parquet: what is held in memory."""
+"""Rows per row group of Parquet, which are held in memory."""
 PLAIN: Final = frozenset({int, float})
-"""Types written as they are; a bool is not among them."""
+"""Types written unchanged; bool is not one of them."""
 QUOTED_ENDS: Final = "\r\n"
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""What a spreadsheet takes for the begin of a formula; some take the full-width signs for the plain ones."""
+"""Characters that spreadsheets read as the beginning of a formula; some also accept the full-width forms."""
 
 
 def csv_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield a table as CSV with a line of names; null is empty. What `rows` raises at first comes before any piece."""
+    """Yield a table as CSV with a header line; null is empty. Errors of the first row are raised before any piece."""
     buffer = io.StringIO()
     writer = csv.writer(_Lines(buffer), lineterminator=QUOTED_ENDS)
     writer.writerow(columns)
@@ -56,17 +56,17 @@ def csv_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
 
 
 class _Lines:
-    """Takes rows that end in `QUOTED_ENDS` and ends them with a line feed.
+    """Accepts rows that end in `QUOTED_ENDS` and ends them with a line feed.
 
-    The writer quotes a cell only for the characters its rows end with: with a line feed alone a carriage return would
-    stand bare, which spreadsheets take for the end of the row, and what follows for a cell of its own.
+    The writer quotes a cell only for the characters its rows end with: with only a line feed, a carriage return would
+    not be quoted, and spreadsheets would read it as the end of the row.
     """
 
     def __init__(self, target: io.StringIO) -> None:
         self._target = target
 
     def write(self, line: str) -> None:
-        """Take one row."""
+        """Write one row."""
         self._target.write(f"{line.removesuffix(QUOTED_ENDS)}\n")
 
 
@@ -77,7 +77,7 @@ def _cell(value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, list):
         value = text_from_tags(value)
-    # A spreadsheet would run a text that begins like a formula; the named infinities are harmless.
+    # A spreadsheet would evaluate text that begins like a formula; the named infinities are harmless.
     if isinstance(value, str) and value.startswith(FORMULA_STARTS) and value != "-Infinity":
         return f"'{value}"
     return value
@@ -89,9 +89,9 @@ def parquet_available() -> bool:
 
 
 def parquet_pieces(columns: Columns, rows: Iterable[Row]) -> Iterator[bytes]:
-    """Return a table as Parquet, a row group at a time; NaN and the infinities are real ones, moments are UTC.
+    """Return a table as Parquet, a row group at a time; NaN and infinities are real values, times are UTC.
 
-    What `rows` raises at first comes before any piece. Raises Unacceptable at once when pyarrow is not installed.
+    Errors of the first row are raised before any piece. Raises Unacceptable at once if pyarrow is not installed.
     """
     try:
         import pyarrow.parquet  # noqa: F401  # whether it is there
@@ -141,7 +141,7 @@ CONVERTERS: Final[Mapping[Type, Callable[[Any], Any]]] = {Type.NUMBER: float, Ty
 
 
 class _Pieces(io.RawIOBase):
-    """A file that is written once and read in pieces while it grows."""
+    """An in-memory file that is written once and read in pieces while it grows."""
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []
@@ -160,7 +160,7 @@ class _Pieces(io.RawIOBase):
         return len(piece)
 
     def take(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return the bytes written since the last call."""
         piece = b"".join(self._waiting)
         self._waiting.clear()
         return piece

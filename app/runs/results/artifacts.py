@@ -1,4 +1,4 @@
-"""The files a run offers for download; no path leaves the run's `artifacts/` folder."""
+"""The files that a run offers for download; no path leaves the run's `artifacts/` folder."""
 
 import os
 from pathlib import Path
@@ -25,12 +25,12 @@ MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
 }
 ACTIVE_TYPES: Final = frozenset({".svg", ".html"})
-"""Documents that could run script: served only inside a sandbox."""
+"""Documents that could run scripts: served only inside a sandbox."""
 UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 class Artifact(Document):
-    """A file a run offers."""
+    """A file that a run offers."""
 
     path: str
     bytes: int
@@ -45,7 +45,7 @@ class ArtifactList(Document):
 
 
 def artifacts(runs_dir: Path, run_id: int) -> ArtifactList:
-    """Return every artifact, sorted by path; files whose names are not UTF-8 are left out: no address leads to them."""
+    """Return every artifact, sorted by path; files whose names are not UTF-8 are left out: no URL can address them."""
     root = RunPaths(runs_dir / str(run_id)).artifacts
     items = []
     for folder, _folders, names in os.walk(root):
@@ -64,12 +64,12 @@ def _is_text(name: str) -> bool:
 
 
 def media_type(path: Path) -> str:
-    """Return the content type a file is served with; what is not known is a download."""
+    """Return the content type of a served file; unknown types are downloads."""
     return MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE)
 
 
 def artifact_path(runs_dir: Path, run_id: int, name: str) -> Path:
-    """Return the file of an artifact. Raises NotFound when there is none, or when the path leaves the folder."""
+    """Return the file of an artifact. Raises NotFound if there is none, or if the path leaves the folder."""
     root = RunPaths(runs_dir / str(run_id)).artifacts
     missing = NotFound("unknown_artifact", f"run {run_id} has no artifact {name[:200]!r}")
     if ".." in name.split("/") or name.startswith("/"):
@@ -84,5 +84,5 @@ def artifact_path(runs_dir: Path, run_id: int, name: str) -> Path:
 
 
 def _inside(path: Path, root: Path) -> bool:
-    # The folder itself must not be a link either: only the run's own folder may lie behind one.
+    # The folder itself must not be a link either: only the run's folder may be behind one.
     return path.resolve().is_relative_to(root.parent.resolve() / root.name)

@@ -1,4 +1,4 @@
-"""How a check's number is held against its limit: in words, and by how much."""
+"""Comparison of a check's number with its limit: in words, and as a distance."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ WORDS: Final = {
     (Relation.AT_LEAST, False): "at least",
     (Relation.AT_LEAST, True): "must exceed",
 }
-"""(relation, strict) -> what comes before the limit."""
+"""(relation, strict) -> words before the limit."""
 NAMES: Final = {Relation.AT_MOST: "limit", Relation.EQUAL: "expected", Relation.AT_LEAST: "minimum"}
-"""What the limit is called on its own."""
+"""Name of the limit."""
 
 
 DISTANCES: Final = {
@@ -26,18 +26,19 @@ DISTANCES: Final = {
     Relation.EQUAL: "deviation",
     Relation.AT_LEAST: "margin",
 }
-"""What `distance` gives, as the heading of a column."""
+"""Meaning of `distance`, as a column heading."""
 
 
 def relation_of(check: Members) -> Relation:
-    """Return how a check is read: at_most where it does not say."""
+    """Return the relation of a check: at_most if it has none."""
     return Relation(check.get("relation") or Relation.AT_MOST)
 
 
 def bound(check: Members, write: Write = number) -> str:
-    """Return the limit with what it demands, such as `at most 1e-6`, `expected 18` or `must exceed 1e-6`.
+    """Return the limit with its requirement, such as `at most 1e-6`, `expected 18` or `must exceed 1e-6`.
 
-    Only `limit 1e-6` where the check passed against these words: an earlier version recorded it, without a relation.
+    Only `limit 1e-6` if the check passed in contradiction to these words: an earlier version recorded it without a
+    relation.
     """
     if check["limit"] is None:
         return write(None)
@@ -46,18 +47,18 @@ def bound(check: Members, write: Write = number) -> str:
 
 
 def measured(check: Members, write: Write = number) -> str:
-    """Return what a check measured, never written like its limit where it is not that."""
+    """Return the measured value, never rounded to look equal to a different limit."""
     return writer([check], write)(check["measured"])
 
 
 def demand(check: Members, write: Write = number) -> str:
-    """Return `bound` as it reads after a measured number, such as `must be at most 1e-6` or `expected 18`."""
+    """Return `bound` phrased to follow a measured number, such as `must be at most 1e-6` or `expected 18`."""
     text = bound(check, write)
     return f"must be {text}" if text.startswith(("at most", "at least", "below")) else text
 
 
 def writer(checks: Sequence[Members | None], write: Write = number) -> Write:
-    """Return how to write the numbers of one check of several runs: no two that differ may read alike.
+    """Return how to write the numbers of one check of several runs: different numbers must not look equal.
 
     None stands for a run without the check.
     """
@@ -66,9 +67,9 @@ def writer(checks: Sequence[Members | None], write: Write = number) -> Write:
 
 
 def share(check: Members) -> float | None:
-    """Return measured / limit, the share of the limit that was used; None unless the check is read as at_most.
+    """Return measured / limit, the share of the limit that was used; None unless the relation is at_most.
 
-    None also where either is no finite number, the limit is 0, or the check passed above it (see `bound`).
+    None also if either is not a finite number, the limit is 0, or the check passed above it (see `bound`).
     """
     measured, limit = _finite(check["measured"]), _finite(check["limit"])
     if relation_of(check) is not Relation.AT_MOST or measured is None or not limit or _contradicts(check):
@@ -77,15 +78,15 @@ def share(check: Members) -> float | None:
 
 
 def difference(check: Members) -> float | None:
-    """Return measured - limit, None where either is no finite number."""
+    """Return measured - limit, None if either is not a finite number."""
     measured, limit = _finite(check["measured"]), _finite(check["limit"])
     return None if measured is None or limit is None else measured - limit
 
 
 def distance(check: Members, relation: Relation) -> str | None:
-    """Return how far the check is from its limit, as a column headed by `DISTANCES[relation]` shows it.
+    """Return the distance of a check from its limit, for a column headed by `DISTANCES[relation]`.
 
-    None for a check that is read in another way, or has no such number.
+    None for a check with another relation, or without such a number.
     """
     if relation_of(check) is not relation:
         return None

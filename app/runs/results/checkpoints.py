@@ -1,4 +1,4 @@
-"""Checkpoints of a run's folder, as far as they can be judged without torch."""
+"""Checkpoints in a run's folder, as far as they can be checked without torch."""
 
 import os
 import shutil
@@ -22,13 +22,13 @@ class CheckpointSource:
     """Relative to the run's folder, such as `checkpoints/step-0050`."""
     files: tuple[str, ...]
     skipped: tuple[str, ...] = ()
-    """Newer ones, each with what is wrong with it."""
+    """Newer checkpoints, each with its problem."""
 
 
 def newest_checkpoint(run_root: Path, stage: str | None = None) -> CheckpointSource:
-    """Return the checkpoint that a run continues from whose last stage at work was `stage`.
+    """Return the checkpoint to continue from, for a run whose last active stage was `stage`.
 
-    Raises Conflict when there is none, naming what is wrong with the newest.
+    Raises Conflict if there is none, naming the problem of the newest.
     """
     found, skipped = newest_of_run(run_root, stage)
     problems = tuple(f"{info.path.relative_to(run_root).as_posix()}: {info.problem}" for info in skipped)
@@ -47,9 +47,9 @@ def newest_checkpoint(run_root: Path, stage: str | None = None) -> CheckpointSou
 
 
 def adopt_checkpoint(source: CheckpointSource, run_root: Path) -> None:
-    """Make the checkpoint part of another run's folder: hard links where possible, the manifest last.
+    """Make the checkpoint part of another run's folder: hard links if possible, the manifest last.
 
-    Deleting the old run then takes nothing from the new one, and no bytes are stored twice.
+    Deleting the old run then removes nothing from the new one, and no bytes are stored twice.
     """
     target = run_root / source.relative
     target.mkdir(parents=True)
@@ -63,24 +63,24 @@ def adopt_checkpoint(source: CheckpointSource, run_root: Path) -> None:
 
 
 class Checkpoint(Document):
-    """A checkpoint of a run, every byte of it compared with its digest; or what lies beside checkpoints and is none."""
+    """A checkpoint of a run, with every byte compared with its digest; or another entry next to the checkpoints."""
 
     path: str
-    step: int | None = Field(description="Null for what is not a checkpoint.")
+    step: int | None = Field(description="Null for an entry that is not a checkpoint.")
     bytes: int
     pinned: bool
     valid: bool
-    problem: str = Field(description="Why it is not valid; empty when it is.")
+    problem: str = Field(description="Why it is not valid; empty if it is valid.")
 
 
 class CheckpointList(Document):
-    """Checkpoints, newest first; after those of a folder whatever else lies in it."""
+    """Checkpoints, newest first; other entries follow the checkpoints of their folder."""
 
     items: list[Checkpoint]
 
 
 def check_checkpoints(run_root: Path) -> CheckpointList:
-    """Return every checkpoint of a run with its validity, and what is not a checkpoint."""
+    """Return every checkpoint of a run with its validity, and entries that are not checkpoints."""
     items: list[Checkpoint] = []
     for root in checkpoint_roots(run_root):
         items += [_document(info, run_root) for info in list_checkpoints(root)]

@@ -24,7 +24,7 @@ MAIN: Final = "check"
 """The column of each run's main check."""
 NAMED: Final = re.compile(r"(param|check):(\S(?:.{0,118}\S)?)")
 MOST: Final = 20
-"""Of them in one list."""
+"""Maximum number of such columns in one list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Column:
     """One such column."""
 
     text: str
-    """As an address has it: `check`, `check:NAME`, `param:learning_rate`."""
+    """As written in a URL: `check`, `check:NAME`, `param:learning_rate`."""
     of: Literal["main", "check", "param"]
     name: str
-    """Of the check or the parameter; empty for the main check."""
+    """Name of the check or parameter; empty for the main check."""
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the column a text names, None for any other text."""
+        """Return the column that a text names, None for any other text."""
         if text == MAIN:
             return cls(text, "main", "")
         found = NAMED.fullmatch(text) if text.isprintable() else None
@@ -55,11 +55,11 @@ class ListedCheck(JudgedNumber):
 
 
 class ListedRun(RunSummary):
-    """A run in a list, with the columns that were asked for."""
+    """A run in a list, with the requested columns."""
 
     columns: dict[str, Any] = Field(
-        description="What `col` asked for, by its name: a check as an object, a parameter as its value. "
-        "A run without it lacks the member."
+        description="Columns requested by `col`, by name: a check as an object, a parameter as its value. "
+        "A member is absent for a run without it."
     )
 
 
@@ -67,22 +67,22 @@ class ListedRuns(Document):
     """One page of a list of runs."""
 
     items: list[ListedRun]
-    next_cursor: str | None = Field(description="For the next page; null on the last.")
+    next_cursor: str | None = Field(description="For the next page; null on the last page.")
 
 
 def read_columns(texts: Iterable[str]) -> list[Column]:
-    """Return the columns that texts name, each once. Raises Refused for a text that names none."""
+    """Return the columns that texts name, each once. Raises Refused for a text that does not name a column."""
     found = {text: Column.read(text) for text in texts}
     for text, column in found.items():
         if column is None:
-            raise refused("col", f"{text[:80]!r} is not a column to ask for: write check, check:NAME or param:NAME")
+            raise refused("col", f"{text[:80]!r} is not a valid column: write check, check:NAME or param:NAME")
     return [column for column in found.values() if column is not None]
 
 
 def column_values(
     session: Session, runs_dir: Path, runs: Sequence[RunSummary], columns: Sequence[Column]
 ) -> dict[int, dict[str, Any]]:
-    """Return what each run has in each column, by the run's number and the column's text; what it lacks is absent."""
+    """Return the values of each run, by the run's number and the column's text; missing values are absent."""
     main, names = any(column.of == "main" for column in columns), {item.name for item in columns if item.of == "check"}
     checks = _checks(session, runs_dir, runs, None if main else names) if main or names else {}
     return {run.id: _values(run, checks.get(run.id, []), columns) for run in runs}
@@ -110,7 +110,7 @@ def _listed(check: RunCheck) -> ListedCheck:
 def _checks(
     session: Session, runs_dir: Path, runs: Sequence[RunSummary], names: set[str] | None
 ) -> dict[int, list[RunCheck]]:
-    """Return the checks of runs by name: those kept as rows, and of runs without rows those of their results."""
+    """Return the checks of runs by name: from stored rows, or from the results of runs without rows."""
     ids = [run.id for run in runs if run.state == State.SUCCEEDED]
     found: dict[int, list[RunCheck]] = {}
     query = select(RunCheck).where(col(RunCheck.run_id).in_(ids))
@@ -133,7 +133,7 @@ def _of_result(runs_dir: Path, run: RunSummary) -> list[RunCheck]:
 
 
 def column_names(session: Session, runs: Sequence[RunSummary]) -> list[str]:
-    """Return the columns that a list of these runs could have, parameters first, each in order of name."""
+    """Return the columns available for a list of these runs: parameters, then checks, each in order of name."""
     names = select(col(RunCheck.name)).where(col(RunCheck.run_id).in_([run.id for run in runs])).distinct()
     params = {name for run in runs for name in run.params}
     return [

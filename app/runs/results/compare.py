@@ -15,14 +15,14 @@ from app.runs.telemetry.series import MetricSeries, metrics
 FEWEST: Final = 2
 MOST: Final = 10
 READ: Final = frozenset({"relation", "strict"})
-"""How a check is read: the kind's, not the run's, and so no difference between runs."""
+"""Fields that describe how to read a check: they belong to the kind, so they never differ between runs."""
 
 
 def read_ids(text: str) -> list[int]:
     """Return the run numbers of `1,2,3`. Raises Refused unless there are two to ten different ones."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
-        raise refused("ids", f"needs run numbers with commas between, such as 1,2; given {text[:80]!r}")
+        raise refused("ids", f"needs run numbers separated by commas, such as 1,2; given {text[:80]!r}")
     ids = list(dict.fromkeys(int(word) for word in words))
     if not FEWEST <= len(ids) <= MOST:
         raise refused("ids", f"needs {FEWEST} to {MOST} different runs, given {len(ids)}")
@@ -30,7 +30,7 @@ def read_ids(text: str) -> list[int]:
 
 
 class ComparedRun(Document):
-    """Which run a column is."""
+    """The run of a column."""
 
     id: int
     name: str
@@ -45,10 +45,10 @@ class ComparedRun(Document):
 
 
 class ComparedValues(Document):
-    """A parameter, or a number of the summary, of several runs."""
+    """A parameter or a summary value of several runs."""
 
     name: str
-    values: list[Any] = Field(description="One per run; null where a run has none.")
+    values: list[Any] = Field(description="One per run; null for a run without it.")
     differs: bool
 
 
@@ -63,7 +63,7 @@ class ComparedChecks(Document):
 
     name: str
     title: str
-    values: list[ComparedCheck | None] = Field(description="One per run; null where a run has no such check.")
+    values: list[ComparedCheck | None] = Field(description="One per run; null for a run without this check.")
     differs: bool
 
 
@@ -88,7 +88,7 @@ class Comparison(Document):
 def compare(
     session: Session, ids: Sequence[int], results: Sequence[Mapping[str, Any]], max_points: int = 500
 ) -> Comparison:
-    """Return the runs side by side; `results` has the result of each, empty where it has none.
+    """Return the runs side by side; `results` has the result of each run, empty if there is none.
 
     Raises NotFound naming the run.
     """
@@ -104,7 +104,7 @@ def compare(
 
 
 def _flat(summary: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Spread nested mappings (`modes.no_sync.test_loss`), so that one row is one number; lists stay whole."""
+    """Flatten nested mappings (`modes.no_sync.test_loss`), so that one row is one number; lists are not split."""
     flat: dict[str, Any] = {}
     for name, value in summary.items():
         if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> list[ComparedValues]:
 
 
 def _differ(values: Sequence[Any], columns: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether values differ between the runs that have any: a run without a result differs in nothing."""
+    """Return whether values differ between the runs that have them: a run without a result does not differ."""
     there = [value for value, column in zip(values, columns, strict=True) if column]
     return any(value != there[0] for value in there)
 

@@ -1,4 +1,4 @@
-"""The one check of a run that stands for it in a list: what its kind names first, or what did not pass."""
+"""The main check of a run, shown in lists: the kind's first headline check, or one that did not pass."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from trainer.contract.kinds import kinds
 
 
 def headline(checks: Sequence[RunCheck]) -> RunCheck:
-    """Return the first headline check of the kind; one that did not pass wins over all that did."""
+    """Return the first headline check of the kind; a check that did not pass takes precedence."""
     spec = kinds().get(checks[0].kind)
     names = list(spec.headline_checks) if spec is not None else []
 

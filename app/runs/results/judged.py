@@ -1,4 +1,4 @@
-"""A check of one run where several runs stand beside each other: in comparisons and trends."""
+"""A check of one run where several runs are shown together: in comparisons and trends."""
 
 from pydantic import Field
 
@@ -7,10 +7,10 @@ from trainer.contract.result import Number, Relation
 
 
 class JudgedNumber(Document):
-    """What a check measured, and what it had to be."""
+    """A check's measured value and its requirement."""
 
     passed: bool | None = Field(description="null: could not be judged.")
     measured: Number
     limit: Number
-    relation: Relation = Field(description="How measured is held against limit: at most, equal, at least.")
-    strict: bool = Field(description="The limit itself does not suffice: below it, or above it.")
+    relation: Relation = Field(description="How measured is compared with limit: at_most, equal, at_least.")
+    strict: bool = Field(description="The limit itself does not pass: measured must be below it, or above it.")

@@ -16,29 +16,29 @@ from trainer.contract.wording import fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one reading of a result's file has found."""
+    """The outcome of reading a result file."""
 
     result: Result | None = None
-    """None when there is no file, or none of the form this version reads."""
+    """None if there is no file, or none in a form that this version reads."""
     document: dict[str, Any] = field(default_factory=dict)
-    """The result as the API gives it, with every field a file may leave out; empty without a result."""
+    """The result as the API returns it, including fields that a file may omit; empty without a result."""
     problem: str = ""
-    """Why there is no result; empty when there is one."""
+    """Why there is no result; empty if there is one."""
     missing: bool = False
-    """There is no file."""
+    """Whether there is no file."""
 
 
 def read_result(runs_dir: Path, run_id: int, *, kind: str | None = None) -> Reading:
-    """Return the result of a run, or why there is none; one of another kind than `kind` is no result of it."""
+    """Return the result of a run, or why there is none; a result of a different kind than `kind` is not accepted."""
     return read_file(RunPaths(runs_dir / str(run_id)).result, kind=kind)
 
 
 def read_file(path: Path, *, kind: str | None = None) -> Reading:
-    """Do what `read_result` does, for a result at `path`. Never raises for what a file holds."""
+    """Do what `read_result` does, for a result at `path`. Never raises because of a file's content."""
     try:
         result = Result.model_validate(orjson.loads(path.read_bytes()))
         document = result.model_dump(mode="json")
-        orjson.dumps([[[[document]]]])  # answers hold it a few levels deeper
+        orjson.dumps([[[[document]]]])  # answers contain it a few levels deeper
     except FileNotFoundError:
         return Reading(problem="there is no such file", missing=True)
     except (OSError, ValueError, orjson.JSONEncodeError) as error:
@@ -57,7 +57,7 @@ def _why(error: Exception) -> str:
         return f"{place}: {fault(first)}" if place else fault(first)
     if isinstance(error, OSError):
         return f"it cannot be read: {error.strerror}"
-    return "it is nested too deep to be written again"
+    return "it is nested too deeply to be written again"
 
 
 def read_results(runs_dir: Path, run_ids: Sequence[int]) -> list[Reading]:
@@ -66,7 +66,7 @@ def read_results(runs_dir: Path, run_ids: Sequence[int]) -> list[Reading]:
 
 
 def result_document(runs_dir: Path, run_id: int) -> dict[str, Any]:
-    """Return the result as the API gives it. Raises NotFound saying why there is none."""
+    """Return the result as the API returns it. Raises NotFound with the reason why there is none."""
     reading = read_result(runs_dir, run_id)
     if reading.problem:
         raise NotFound("no_result", told(run_id, reading))
@@ -74,7 +74,7 @@ def result_document(runs_dir: Path, run_id: int) -> dict[str, Any]:
 
 
 def told(run_id: int, reading: Reading) -> str:
-    """Return why a run has no result, as a sentence about it; empty when it has one."""
+    """Return why a run has no result, as a sentence; empty if it has one."""
     if not reading.problem:
         return ""
     if reading.missing:

@@ -1,4 +1,4 @@
-"""One check over all runs of a kind: its number against its limit, run by run, so that a regression shows."""
+"""One check over all runs of a kind: its number against its limit, run by run, to make regressions visible."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +23,11 @@ from trainer.contract.result import Relation
 
 MOST_POINTS: Final = 1000
 FILL_AT_ONCE: Final = 100
-"""Result files read before one answer: runs that ended under an earlier version are caught up with step by step."""
+"""Maximum number of result files read per answer: runs that ended under an earlier version are added step by step."""
 
 
 class RunInTrend(Document):
-    """Which run it is."""
+    """The run of a point."""
 
     run_id: int
     name: str
@@ -39,7 +39,9 @@ class RunInTrend(Document):
 class TrendItem(JudgedNumber, RunInTrend):
     """One run in a trend."""
 
-    margin: float | None = Field(description="measured / limit, the share used of a limit; only for at_most.")
+    margin: float | None = Field(
+        description="measured / limit, the share of the limit that was used; only for at_most."
+    )
     difference: float | None = Field(description="measured - limit.")
 
 
@@ -49,10 +51,10 @@ class Trend(Document):
     kind: str
     check: str
     title: str
-    relation: Relation = Field(description="Of the newest run, as are title, unit and strict.")
+    relation: Relation = Field(description="From the newest run, as are title, unit and strict.")
     strict: bool
     unit: str
-    total: int = Field(description="Runs with this check.")
+    total: int = Field(description="Number of runs with this check.")
     items: list[TrendItem]
 
 
@@ -65,17 +67,17 @@ class TrendCheck(Document):
 
 
 class TrendChecks(Document):
-    """What there are trends of: the answer when no check is named."""
+    """The checks with trends: the answer if no check is named."""
 
     kind: str
     checks: list[TrendCheck]
 
 
 def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int:
-    """Read the results of succeeded runs whose checks are not kept yet, newest first, and return how many were read.
+    """Read the results of succeeded runs whose checks are not stored yet, newest first, and return how many were read.
 
-    A result that cannot be read counts as read: its run has no point in a trend. Raises OperationalError when there is
-    something to keep and the database is held by another program or full: a trend without those runs would be wrong.
+    A result that cannot be read counts as read: its run has no point in a trend. Raises OperationalError if there are
+    checks to store and the database is locked or full: a trend without those runs would be wrong.
     """
     unread = (
         select(col(Run.id), col(Run.kind))
@@ -118,7 +120,7 @@ def trend(session: Session, kind: str, check: str, limit: int = 200, *, preset: 
     if not rows:
         known = ", ".join(item.check for item in trend_checks(session, kind)) or "none yet"
         of = f" with preset {preset[:80]!r}" if preset else ""
-        raise NotFound("unknown_check", f"no run of {kind}{of} has a check {check[:80]!r}; checks there are: {known}")
+        raise NotFound("unknown_check", f"no run of {kind}{of} has a check {check[:80]!r}; available checks: {known}")
     newest: RunCheck = rows[0][0]
     items = [
         TrendItem(

@@ -1,4 +1,4 @@
-"""Repeating the verdict of a run from its stored files, by the kind's own verifier where it brings one."""
+"""Repeating the verdict of a run from its stored files, with the kind's own verifier if it has one."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from trainer.contract.result import ImagesPanel, Result, Verdict
 
 VERIFIER_SECONDS: Final = 100.0
 JUDGED: Final = {"passed", "measured", "limit", "relation", "strict"}
-"""What a row says of a check, besides its name."""
+"""Fields of a row about a check, besides its name."""
 
 
 def run_folder(runs_dir: Path, run_id: int) -> Path:
@@ -32,7 +32,7 @@ def run_folder(runs_dir: Path, run_id: int) -> Path:
 
 
 def verify_run(run_root: Path) -> dict[str, Any]:
-    """Return what the kind's own verifier says, which runs as a process of its own, else what `verify_files` says."""
+    """Return the report of the kind's own verifier, which runs as a separate process, else that of `verify_files`."""
     module = own_verifier(run_root)
     if module is None:
         return verify_files(run_root)
@@ -48,13 +48,13 @@ def verify_run(run_root: Path) -> dict[str, Any]:
         )
         report: dict[str, Any] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
-        why = "was not done in time" if isinstance(error, subprocess.TimeoutExpired) else "gave no answer"
+        why = "did not finish in time" if isinstance(error, subprocess.TimeoutExpired) else "gave no answer"
         return {"ok": False, "rows": [], "problems": [f"{module} {why}"], "pass_line": None}
     return report
 
 
 def own_verifier(run_root: Path) -> str | None:
-    """Return the module with which the run's kind repeats its own audit; None without one, or without the kind."""
+    """Return the module that repeats the audit of the run's kind; None if there is none, or if the kind is unknown."""
     try:
         kind = kinds().get(RunConfig.load(RunPaths(run_root).config).kind)
     except (OSError, ValueError):
@@ -65,22 +65,22 @@ def own_verifier(run_root: Path) -> str | None:
 def verify_files(run_root: Path) -> dict[str, Any]:
     """Return `{ok, verdict, rows, problems, pass_line}`; `rows` are the checks with their outcomes.
 
-    The result must be well formed and belong to the run's parameters, its verdict must follow from its checks, every
-    artifact it shows must be there, and every checkpoint must have the digests of its manifest.
+    The result must be well formed and match the run's parameters, its verdict must follow from its checks, every
+    artifact it shows must exist, and every checkpoint must match the digests of its manifest.
     """
     report: dict[str, Any] = {"ok": False, "verdict": None, "rows": [], "problems": [], "pass_line": None}
     paths = RunPaths(run_root)
     reading = read_file(paths.result)
     result = reading.result
     if result is None:
-        why = "missing: the run ended without one" if reading.missing else f"not valid: {reading.problem}"
+        why = "missing: the run ended without it" if reading.missing else f"not valid: {reading.problem}"
         report["problems"].append(f"result.json is {why}")
         return report
     report["verdict"] = str(result.verdict)
     report["rows"] = [{"check": check.name, **check.model_dump(mode="json", include=JUDGED)} for check in result.checks]
     report["problems"] += [*_config_problems(paths, result), *_file_problems(run_root, result)]
     failed = [check.name for check in result.checks if check.passed is not True]
-    report["problems"] += [f"check {name} has not passed" for name in failed]
+    report["problems"] += [f"check {name} did not pass" for name in failed]
     report["ok"] = not report["problems"] and result.verdict is Verdict.PASS
     if report["ok"]:
         report["pass_line"] = f"PASS {result.kind}: all {len(result.checks)} checks hold in the stored files"

@@ -1,4 +1,4 @@
-"""The opaque cursor of a run's stream: how far a reader is in moves, events and logs at once."""
+"""The opaque cursor of a run's stream: a reader's position in state changes, events and logs."""
 
 import base64
 import hashlib
@@ -12,36 +12,36 @@ from app.runs.errors import refused
 VERSION: Final = 2
 LARGEST: Final = 2**63 - 1
 MOST_RANKS: Final = 2048
-"""Ranks whose output is followed."""
+"""Maximum number of ranks whose output is followed."""
 MOST_OFFSETS: Final = 2 * MOST_RANKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """A place in a run's stream; the default is before its first item."""
+    """A position in a run's stream; the default is before its first item."""
 
     of: str = ""
-    """Which run it is a place in, and as narrowed by which filters: see `owner`."""
+    """Identifies the run and the filters it belongs to: see `owner`."""
     event: int = 0
     """Number of the newest event seen."""
     move: int = 0
-    """Number of the newest move of the state seen."""
+    """Number of the newest state change seen."""
     position: int = -1
-    """Position of the stage whose output is being read; earlier stages are read to their end."""
+    """Position of the stage whose output is being read; earlier stages have been read completely."""
     attempt: int = 0
     """Attempt of that stage."""
     offsets: tuple[int, ...] = ()
-    """Bytes read of each log of that attempt: rank 0 stdout, rank 0 stderr, rank 1 stdout …; what is absent is 0."""
+    """Bytes read of each log of that attempt: rank 0 stdout, rank 0 stderr, rank 1 stdout …; absent values are 0."""
     ended: bool = False
-    """Whether the last item of a final run was seen."""
+    """Whether the last item of an ended run was seen."""
 
     def encode(self) -> str:
-        """Return the cursor as text that fits a URL and a header."""
+        """Return the cursor as text that is safe in a URL and a header."""
         fields = [VERSION, self.of, self.event, self.move, self.position, self.attempt, self.offsets, int(self.ended)]
         return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
 
     def offset(self, index: int) -> int:
-        """Return the bytes read of one log."""
+        """Return the number of bytes read from one log."""
         return self.offsets[index] if index < len(self.offsets) else 0
 
     def with_offset(self, index: int, value: int) -> "Cursor":
@@ -55,12 +55,12 @@ START: Final = Cursor()
 
 
 def owner(*what: Any) -> str:
-    """Return the short text that stands for a run and what a reader of it wants; JSON can carry `what`."""
+    """Return a short text that identifies a run and a reader's filters; `what` must be JSON-serialisable."""
     return hashlib.blake2b(orjson.dumps(what), digest_size=6).hexdigest()
 
 
 def decode(text: str, of: str | None = None) -> Cursor:
-    """Return the cursor `encode` wrote. Raises Refused for anything else, and for one that is not `of` this reader."""
+    """Return the cursor that `encode` wrote. Raises Refused for anything else, and for a cursor of another reader."""
     try:
         fields = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         version, given, event, move, position, attempt, offsets, ended = fields
@@ -77,4 +77,4 @@ def decode(text: str, of: str | None = None) -> Cursor:
 
 
 def _foreign(text: str) -> Exception:
-    return refused("after", f"{text[:80]!r} is no cursor of this service; take the id of an item, or none")
+    return refused("after", f"{text[:80]!r} is not a cursor of this service; use the id of an item, or omit it")

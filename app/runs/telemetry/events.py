@@ -18,7 +18,7 @@ BY_TYPE: Final = "ix_run_event_type"
 
 
 class EventItem(Document):
-    """One event line as the rank wrote it, with its place in the run; further members depend on its type."""
+    """One event line as the rank wrote it, with its position in the run; further members depend on its type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -34,13 +34,13 @@ class EventItem(Document):
 class EventList(Document):
     """Rank events in order."""
 
-    # Lines are handed through as they are: a model per line would cost more than reading them.
+    # Lines are passed through unchanged: a model per line would cost more than reading them.
     items: SkipValidation[list[Annotated[dict[str, Any], WithJsonSchema(EventItem.model_json_schema())]]]
-    next_after: int = Field(description="Ask again with `after` set to it.")
+    next_after: int = Field(description="Value of `after` for the next request.")
 
 
 class MalformedItem(Document):
-    """A line that is no event, or the torn tail of an ended attempt."""
+    """A line that is not an event, or the torn tail of an ended attempt."""
 
     stage: str
     attempt: int
@@ -51,7 +51,7 @@ class MalformedItem(Document):
 
 
 class MalformedList(Document):
-    """Lines that were kept aside, in order of stage, attempt, rank and place."""
+    """Malformed lines, in order of stage, attempt, rank and position."""
 
     items: list[MalformedItem]
 
@@ -74,14 +74,14 @@ def events_after(session: Session, run_id: int, after: int, wanted: EventFilter,
 
 Lines = Select[int, str, int, int, str]
 """id, stage, attempt, rank, line"""
-# Plain columns: rows as objects take most of the time of a reading.
+# Plain columns: rows as objects take most of the time of a read.
 _LINES: Final[Lines] = select(
     col(RunEvent.id), col(RunEvent.stage), col(RunEvent.attempt), col(RunEvent.rank), col(RunEvent.line)
 )
 
 
 def _of_type(query: Lines, event_type: str) -> Lines:
-    # Left to itself SQLite walks all events of the run by number, however few have this type.
+    # By default SQLite scans all events of the run by number, even if few have this type.
     query = query.with_hint(RunEvent, f"INDEXED BY {BY_TYPE}", "sqlite")
     return query.where(col(RunEvent.type) == event_type)
 
@@ -96,7 +96,7 @@ def _of(run_id: int, stage: str | None, rank: int | None) -> list[ColumnElement[
 
 
 def _item(event_id: int, stage: str, attempt: int, rank: int, line: str) -> dict[str, Any]:
-    """Return one event: the line as the rank wrote it, plus its place in the run."""
+    """Return one event: the line as the rank wrote it, plus its position in the run."""
     event: dict[str, Any] = orjson.loads(line)
     return {**event, "id": event_id, "stage": stage, "attempt": attempt, "rank": rank}
 
@@ -126,7 +126,7 @@ def count_events(
     stage: str | None = None,
     rank: int | None = None,
 ) -> int:
-    """Return how many events of these types there are up to number `last`."""
+    """Return the number of events of these types up to number `last`."""
     query = select(func.count()).where(col(RunEvent.type).in_(types), col(RunEvent.id) <= last)
     return session.scalar(query.where(*_of(run_id, stage, rank))) or 0
 
@@ -143,7 +143,7 @@ def every_event(session: Session, run_id: int) -> Iterator[dict[str, Any]]:
 
 
 def malformed_lines(session: Session, run_id: int, limit: int = 100) -> MalformedList:
-    """Return lines that were kept aside because they are no events."""
+    """Return malformed lines, which are not events."""
     query = select(MalformedLine).where(col(MalformedLine.run_id) == run_id)
     order = (MalformedLine.stage, MalformedLine.attempt, MalformedLine.rank, MalformedLine.offset)
     rows = session.scalars(query.order_by(*(col(column) for column in order)).limit(limit))

@@ -1,6 +1,6 @@
-"""What happened to a run after a cursor, read once: moves of its state, rank events, output, and its end.
+"""News of a run after a cursor, read once: state changes, rank events, output, and its end.
 
-Every reader goes through here: the stream of the API, the page of a run, and the commands that follow one.
+Every reader uses this module: the stream of the API, the page of a run, and the commands that follow a run.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ from app.runs.telemetry.logs import LogFile, attempt_logs, read_piece
 EVENTS_PER_PULL: Final = 500
 PIECE_BYTES: Final = 1 << 16
 FLOOD_BYTES: Final = 1 << 20
-"""A reader further behind in a log than this is told how much was skipped, and gets the newest piece."""
+"""A reader further behind in a log than this gets the newest piece and the number of skipped bytes."""
 
 
 def pull(session: Session, runs_dir: Path, run_id: int, cursor: Cursor, wanted: Wanted = EVERYTHING) -> Reading:
-    """Return what came after `cursor`, a bounded number of items.
+    """Return a bounded number of items after `cursor`.
 
-    Moves and events come in the order of their times; `end` comes once, after everything else of a final run.
-    Raises NotFound when the run is gone.
+    State changes and events come in order of time; `end` comes once, after everything else of an ended run. Raises
+    NotFound if the run is gone.
     """
     run = get_run(session, run_id)
     items, more = _moves_and_events(session, run, cursor, wanted)
     cursor = items[-1].cursor if items else cursor
-    if wanted.events is not None and not more:  # what a filter left out is not looked through again
+    if wanted.events is not None and not more:  # filtered items are not read again
         cursor = replace(cursor, event=max(cursor.event, run.next_event_id - 1))
     for item in _output(session, runs_dir, run, cursor, wanted.output) if wanted.output is not None else ():
         more, cursor = True, item.cursor
@@ -47,7 +47,7 @@ def pull(session: Session, runs_dir: Path, run_id: int, cursor: Cursor, wanted: 
 
 
 def _moves_and_events(session: Session, run: Run, cursor: Cursor, wanted: Wanted) -> tuple[list[Item], bool]:
-    """Return moves and events by their times, and whether more events follow."""
+    """Return state changes and events in order of time, and whether more events follow."""
     run_id, found = run.id or 0, list[dict[str, Any]]()
     moves = history_of(session, run_id, cursor.move) if wanted.moves else []
     if wanted.events is not None:
@@ -73,7 +73,7 @@ def _state(move: RunHistory, cursor: Cursor) -> Item:
 
 
 def _output(session: Session, runs_dir: Path, run: Run, cursor: Cursor, wanted: OutputFilter) -> Iterator[Item]:
-    """Yield at most one piece per file of the attempt that is being read, going on to the next when it is read up."""
+    """Yield at most one piece per file of the current attempt, moving to the next attempt when all is read."""
     for attempt in stages_of(session, run.id or 0):
         place = (attempt.position, attempt.attempt)
         if attempt.attempt < 1 or place < (cursor.position, cursor.attempt):
@@ -90,7 +90,7 @@ def _output(session: Session, runs_dir: Path, run: Run, cursor: Cursor, wanted: 
 
 
 def is_over(run: Run, attempt: StageAttempt) -> bool:
-    """Return whether the output of an attempt grows no more."""
+    """Return whether the output of an attempt no longer grows."""
     return attempt.finished_at is not None or State(run.state).is_final
 
 
@@ -109,7 +109,7 @@ def _pieces(runs_dir: Path, run: Run, attempt: StageAttempt, cursor: Cursor, wan
 
 
 def place_of(log: LogFile) -> int:
-    """Return the place of a file among the offsets of a cursor."""
+    """Return the index of a file among the offsets of a cursor."""
     return len(STREAMS) * log.rank + STREAMS.index(log.stream)
 
 

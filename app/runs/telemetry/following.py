@@ -1,4 +1,4 @@
-"""Following a run in the process that asks, by its database and files: what the API's stream is over HTTP."""
+"""Following a run in-process, by database and files: the counterpart of the API's stream over HTTP."""
 
 import time
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from app.runs.telemetry.items import EVERYTHING, Item, Wanted
 from app.runs.telemetry.watching import WATCH_SECONDS, Watch
 
 IDLE_SECONDS: Final = 0.3
-"""A follower says so after this long without anything new."""
+"""A follower returns an empty reading after this long without anything new."""
 
 
 def follow(
     engine: Engine, runs_dir: Path, run_id: int, cursor: Cursor, wanted: Wanted = EVERYTHING
 ) -> Iterator[list[Item]]:
-    """Yield what comes after `cursor`, reading by reading, through the end of the run; no items mean nothing is new.
+    """Yield readings after `cursor` through the end of the run; no items mean nothing is new.
 
-    Raises NotFound when there is no such run, or none any more.
+    Raises NotFound if the run does not exist or was deleted.
     """
     watch = Watch(engine)
     try:

@@ -1,4 +1,4 @@
-"""Reading what ranks printed: bounded pieces of their captured output, from any byte on."""
+"""Reading the captured output of ranks: bounded pieces, from any byte on."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ DEFAULT_LIMIT: Final = 1 << 16
 LONGEST_CHARACTER: Final = 4
 """Bytes of the longest UTF-8 character."""
 LONGEST_LINE: Final = 4_000
-"""Bytes of an unfinished line that are waited for; a longer one is given in pieces."""
+"""Maximum bytes of an unfinished line that is held back; a longer one is returned in pieces."""
 COUNT_STEP: Final = 1 << 20
 FILE_NAME: Final = re.compile(r"^rank(\d{1,6})\.(stdout|stderr)$")
 
@@ -36,7 +36,7 @@ class LogFile:
     rank: int
     stream: Stream
     ended: bool
-    """Whether the attempt is over: the file grows no more."""
+    """Whether the attempt is over and the file no longer grows."""
 
 
 class LogPiece(Document):
@@ -48,9 +48,9 @@ class LogPiece(Document):
     rank: int
     stream: str
     offset: int = Field(description="Byte the text starts at.")
-    next_offset: int = Field(description="Ask again with `offset` set to it.")
+    next_offset: int = Field(description="Value of `offset` for the next request.")
     size: int = Field(description="Bytes in the file.")
-    ended: bool = Field(description="Whether the file grows no more.")
+    ended: bool = Field(description="Whether the file no longer grows.")
     text: str
 
 
@@ -62,7 +62,7 @@ class Piece:
     offset: int
     """Byte the text starts at."""
     next_offset: int
-    """Byte after it: ask for this one next."""
+    """Offset of the next byte to request."""
     size: int
     """Bytes in the file when it was read."""
 
@@ -77,7 +77,7 @@ def find_log(
     attempt: int | None = None,
     stream: Stream = "stdout",
 ) -> LogFile:
-    """Return the log of a rank, by default of the newest attempt that has this rank. Raises NotFound."""
+    """Return the log of a rank, by default from the newest attempt with this rank. Raises NotFound."""
     query = (
         select(RankRow, StageAttempt)
         .join(
@@ -102,13 +102,13 @@ def find_log(
 
 
 def log_at(root: Path, stage: str, attempt: int, rank: int, stream: Stream, *, ended: bool = False) -> LogFile:
-    """Return where the output of a rank is kept; `root` is the run's folder."""
+    """Return the path of a rank's output; `root` is the run's folder."""
     path = RunPaths(root).attempt(stage, attempt).log(rank, stream)
     return LogFile(path=path, stage=stage, attempt=attempt, rank=rank, stream=stream, ended=ended)
 
 
 def attempt_logs(root: Path, stage: str, attempt: int, *, ended: bool = False) -> list[LogFile]:
-    """Return the output files an attempt has by now, by rank and stream; `root` is the run's folder."""
+    """Return the current output files of an attempt, by rank and stream; `root` is the run's folder."""
     folder = RunPaths(root).attempt(stage, attempt).log(0, STREAMS[0]).parent
     try:
         matches = [match for path in folder.iterdir() if (match := FILE_NAME.match(path.name))]
@@ -130,9 +130,9 @@ def read_piece(
 ) -> Piece:
     """Return at most `limit` bytes of text from byte `offset` on; a negative offset counts from the end.
 
-    A character that is cut in two at the end of the piece is left for the next one, unless the file grows no more; with
-    `whole_lines` an unfinished line is, up to `LONGEST_LINE`. With `from_line` the piece begins behind its first line
-    break, where it has one. A file that does not exist is empty.
+    A character that is cut at the end of the piece is left for the next piece, unless the file no longer grows; with
+    `whole_lines` an unfinished line is left too, up to `LONGEST_LINE`. With `from_line` the piece begins after its
+    first line break, if it has one. A file that does not exist is empty.
     """
     try:
         with log.path.open("rb") as handle:
@@ -151,16 +151,16 @@ def read_piece(
 
 
 def _finished(data: bytes, limit: int, *, whole_lines: bool) -> bytes:
-    """Return the part of `data` after which nothing is cut in two."""
+    """Return the largest prefix of `data` that cuts no character or line."""
     lines = data[: data.rfind(b"\n") + 1]
     if whole_lines and (lines or len(data) <= LONGEST_LINE):
         return lines
     whole = data[: len(data) - _torn_tail(data)]
-    return data if not whole and limit < LONGEST_CHARACTER else whole  # a tiny piece must still get on
+    return data if not whole and limit < LONGEST_CHARACTER else whole  # even a tiny piece must make progress
 
 
 def _torn_tail(data: bytes) -> int:
-    """Return how many bytes at the end are the begin of an unfinished UTF-8 character (0 to 3)."""
+    """Return how many bytes at the end belong to an unfinished UTF-8 character (0 to 3)."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0b1100_0000 == 0b1000_0000:
@@ -171,7 +171,7 @@ def _torn_tail(data: bytes) -> int:
 
 
 def count_lines(log: LogFile, begin: int, end: int) -> int:
-    """Return the line breaks between two bytes of a file; 0 for a file that is gone."""
+    """Return the number of line breaks between two offsets of a file; 0 for a file that is gone."""
     return sum(piece.count(b"\n") for piece in _bytes_between(log, begin, end))
 
 

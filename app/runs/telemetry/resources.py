@@ -1,4 +1,4 @@
-"""What ranks used of their machine over time: CPU, memory, and the GPU where there was one."""
+"""Resource use of ranks over time: CPU, memory, and GPU if there was one."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,7 +17,7 @@ Place = tuple[str, int, int]
 
 
 class Sample(NamedTuple):
-    """One row without its run: a page reads thousands of them, and full rows would cost several times as much."""
+    """Columns of one row, without its run: a page reads thousands of rows, and full rows cost several times as much."""
 
     stage: str
     attempt: int
@@ -30,24 +30,24 @@ class Sample(NamedTuple):
 
 
 class ResourceSeries(Document):
-    """What one rank of one stage attempt used; the lists are equally long."""
+    """Resource use of one rank of one stage attempt; the lists are equally long."""
 
     stage: str
     attempt: int
     rank: int
     seconds: list[float] = Field(description="Since `since`.")
     cpu_percent: list[float | None] = Field(
-        description="100 is one core kept busy since the sample before; null for the first."
+        description="100 is one core fully used since the previous sample; null for the first."
     )
     rss_bytes: list[int] = Field(description="Resident memory of the process.")
-    gpu_bytes: list[int | None] = Field(description="In use on the rank's GPU by whomever; null on a CPU.")
+    gpu_bytes: list[int | None] = Field(description="In use on the rank's GPU by any process; null on a CPU.")
     gpu_percent: list[float | None]
 
 
 class ResourceList(Document):
-    """What the ranks of a run used over time, in the order their stages began."""
+    """Resource use of a run's ranks over time, in the order of their stages."""
 
-    since: str = Field(description="Start of the run, or its creation before that.")
+    since: str = Field(description="Start of the run, or its creation if it has not started.")
     series: list[ResourceSeries]
 
 
@@ -79,6 +79,6 @@ def _series(place: Place, samples: Sequence[Sample], since: float) -> ResourceSe
 
 
 def _percent(before: Sample, row: Sample) -> float:
-    # The clock may have been set back between the two; a share of no time is no number.
+    # The clock may have been set back between the two; a share of zero time is undefined.
     elapsed = row.at - before.at
     return round(100 * max(0.0, row.cpu_seconds - before.cpu_seconds) / elapsed, 1) if elapsed > 0 else 0.0

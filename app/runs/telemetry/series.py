@@ -1,4 +1,4 @@
-"""Metric series of a run: reading the packed chunks, and thinning them out without losing an extreme."""
+"""Metric series of a run: reading the packed chunks, and down-sampling that keeps extremes."""
 
 import math
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ FEWEST_POINTS: Final = 2
 KEPT_PER_BUCKET: Final = 4
 
 Place = tuple[str, int, str, int]
-"""key, rank, stage, attempt: what makes a series."""
+"""key, rank, stage, attempt: the identity of a series."""
 Points = tuple[list[float], list[float | None]]
-"""Steps and values; None is a null the rank wrote, NaN a NaN."""
+"""Steps and values; None is a null that the rank wrote, NaN a NaN."""
 StepRange = tuple[float, float]
 """First and last step, both included."""
 EVERY_STEP: Final[StepRange] = (-math.inf, math.inf)
@@ -29,19 +29,19 @@ EVERY_STEP: Final[StepRange] = (-math.inf, math.inf)
 class MetricSeries(Document):
     """One metric of one rank of one stage attempt; steps and values are equally long."""
 
-    # Made by this module and handed through as they are: there may be a hundred thousand of each.
+    # Built by this module and passed through without validation: there may be a hundred thousand of each.
     key: str
     rank: int
     stage: str
     attempt: int
     steps: SkipValidation[list[float]]
-    values: SkipValidation[list[float | str | None]] = Field(description="Non-finite values are their names.")
-    points: int = Field(description="How many there are in the range of steps that was asked for.")
+    values: SkipValidation[list[float | str | None]] = Field(description="Non-finite values are given by name.")
+    points: int = Field(description="Number of points in the requested range of steps.")
     thinned: bool = Field(description="Whether points were left out.")
 
 
 class MetricList(Document):
-    """The names of all metrics of a run, and the series that were asked for."""
+    """The names of all metrics of a run, and the requested series."""
 
     keys: list[str]
     series: list[MetricSeries]
@@ -56,11 +56,11 @@ def metrics(
     max_points: int = DEFAULT_POINTS,
     steps: StepRange = EVERY_STEP,
 ) -> MetricList:
-    """Return every metric's name, and the series asked for with at most `max_points` points each.
+    """Return every metric's name, and the requested series with at most `max_points` points each.
 
-    Without `keys` every series is given. Non-finite values are their names, null is null. Where points were left out
-    (`thinned`), each stretch keeps its smallest and largest value and its first point that is no finite number.
-    `points` counts those within the range of `steps`; a series without any there is left out.
+    Without `keys` every series is returned. Non-finite values are given by name, null is null. If points were left out
+    (`thinned`), each section keeps its smallest and largest value and its first non-finite point. `points` counts those
+    within the range of `steps`; a series without any there is left out.
     """
     found = read_series(session, run_id, keys=keys, rank=rank, steps=steps)
     series = [_series(place, points, max_points) for place, points in sorted(found.items())]
@@ -81,7 +81,7 @@ def read_series(
     rank: int | None = None,
     steps: StepRange = EVERY_STEP,
 ) -> dict[Place, Points]:
-    """Return all points of each series within a range of steps, in the order they were written."""
+    """Return all points of each series within a range of steps, in the order in which they were written."""
     query = select(MetricChunk).where(MetricChunk.run_id == run_id)
     if keys:
         query = query.where(col(MetricChunk.key).in_(keys))
@@ -104,7 +104,7 @@ def _within(steps: list[float], values: list[float | None], wanted: StepRange) -
     low, high = wanted
     if low <= min(steps, default=low) and max(steps, default=high) <= high:
         return steps, values
-    # Steps need not rise: a rank may repeat some after it went back.
+    # Steps need not increase: a rank may repeat some after a restart.
     kept = [index for index, step in enumerate(steps) if low <= step <= high]
     return [steps[index] for index in kept], [values[index] for index in kept]
 
@@ -126,11 +126,11 @@ def _series(place: Place, points: Points, max_points: int) -> MetricSeries:
 
 
 def thin(values: Sequence[float | None], most: int) -> Sequence[int]:
-    """Return the indices to keep, in order, at most `most` (at least 2): all when they fit.
+    """Return the indices to keep, in order, at most `most` (at least 2): all if they fit.
 
-    Equal stretches keep their first point, their smallest and largest finite value and their first non-finite point,
-    or where there is none their first null; the last point of all stays too. Where fewer than 5 points may stay, the
-    extremes go first.
+    Equal sections keep their first point, their smallest and largest finite value and their first non-finite point, or
+    if there is none their first null; the last point of all is kept too. If fewer than 5 points may be kept, the
+    extremes come first.
     """
     count, most = len(values), max(most, FEWEST_POINTS)
     if count <= most:
@@ -155,7 +155,7 @@ def _worth_keeping(values: Sequence[float | None], stretch: range) -> set[int]:
     kept = {stretch.start}
     part = values[stretch.start : stretch.stop]
     numbers = [value for value in part if value is not None]
-    # One null or non-finite point shows here; where there is none, the built-in extremes are much faster.
+    # Detects any null or non-finite point; if there is none, the built-in min and max are much faster.
     if len(numbers) == len(part) and math.isfinite(sum(numbers)):
         return kept | {stretch.start + numbers.index(min(numbers)), stretch.start + numbers.index(max(numbers))}
     low = high = odd = null = -1

@@ -1,4 +1,4 @@
-"""Noticing that something happened to a run, without reading what: cheap enough to ask ten times a second."""
+"""Detecting that something happened to a run, without reading it: cheap enough for ten checks a second."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -11,17 +11,17 @@ from app.runs.models import Run
 from app.runs.states import FINAL
 
 WATCH_SECONDS: Final = 0.1
-"""How often to ask."""
+"""Seconds between checks."""
 LOG_SECONDS: Final = 0.5
-"""Output files grow without a change in the database; runs that have not ended count as changed this often."""
+"""Output files grow without a change in the database, so runs that have not ended count as changed this often."""
 DELETED: Final = ("deleted",)
 QUIET: Final = frozenset({DELETED, *((state.value,) for state in FINAL)})
-"""First parts of marks of runs whose output grows no more."""
+"""Prefixes of marks of runs whose output no longer grows."""
 _LOOKS: Final = round(LOG_SECONDS / WATCH_SECONDS)
 
 
 class Watch:
-    """Names the runs in which something happened since it was asked last."""
+    """Finds the runs in which something happened since the last check."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -31,12 +31,15 @@ class Watch:
         self._looks = 0
 
     def close(self) -> None:
-        """Give its connection back; the next question takes another one."""
+        """Return its connection; the next check takes another one."""
         self._data_version.close()
         self._version = None
 
     def changed(self, runs: Collection[int]) -> list[int]:
-        """Return those of `runs` to be read again. Raises what the database raises; ask again after `close` then."""
+        """Return those of `runs` that must be read again.
+
+        Raises database errors; call `close` before the next check then.
+        """
         self._looks += 1
         if not runs:
             return []

@@ -1,4 +1,4 @@
-// What stands around a chart: switches for its lines with the values under the pointer, its tools, its notes.
+// Elements around a chart: switches for its lines with the values under the pointer, its tools, its notes.
 
 import { text } from "./chart-lines.js";
 
@@ -35,7 +35,7 @@ export class Legend {
     this.values = [];
   }
 
-  /** Show lines `{name, colour, dash, shown}`, keeping the focus where the names stay the same. */
+  /** Show lines `{name, colour, dash, shown}`, keeping the focus if the names are unchanged. */
   show(lines) {
     const names = lines.map((line) => line.name).join("\n");
     if (this.names !== names) {
@@ -48,21 +48,21 @@ export class Legend {
     lines.forEach((line, index) => this.keys[index].setAttribute("aria-pressed", String(line.shown)));
   }
 
-  /** Show the values at a place of the axis; without one, none. */
+  /** Show the values at a position of the axis; without one, none. */
   tell(place, values) {
     this.keys?.forEach((key, index) => { key.lastElementChild.textContent = values[index] ?? ""; });
     if (this.place) this.place.textContent = place;
   }
 }
 
-/** The row of tools; `acts` are what they do. */
+/** The row of tools; `acts` are their actions. */
 export class Tools {
   constructor(row, title, acts) {
     const tool = (label, name, act) => make("button", { type: "button", class: "btn small", "aria-label": `${name}: ${title}`, title: name, click: act }, label);
     this.log = tool("Log scale", "Log scale", acts.log);
     this.log.setAttribute("aria-pressed", "false");
     this.weight = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": `Smoothing: ${title}`, input: () => acts.smooth(Number(this.weight.value)) });
-    this.told = make("span", { class: "weight", "aria-hidden": "true" }, "0"); // the slider tells its value itself
+    this.told = make("span", { class: "weight", "aria-hidden": "true" }, "0"); // the slider announces its value itself
     this.reset = tool("Reset zoom", "Reset zoom", acts.reset);
     const zoom = make("span", { class: "zoom" }, tool("‹", "Earlier", () => acts.pan(-1)), tool("−", "Zoom out", () => acts.zoom(2)),
       tool("+", "Zoom in", () => acts.zoom(0.5)), tool("›", "Later", () => acts.pan(1)), this.reset);
@@ -76,10 +76,10 @@ export class Tools {
   }
 }
 
-/** Where a line first is no number, in words. */
+/** The first non-finite value of a line, as text. */
 export const oddText = (odd) => `${odd.line}: first ${text(odd.value)} at ${text(odd.step)}`;
 
-/** The notes below a chart: alarms first, then what the reader should know about the drawing. */
+/** The notes below a chart: warnings first, then remarks about the drawing. */
 export function showNotes(row, alarms, remarks) {
   const words = JSON.stringify([alarms, remarks]);
   if (row.dataset.words === words) return;
@@ -90,7 +90,7 @@ export function showNotes(row, alarms, remarks) {
   );
 }
 
-/** Marks over the drawing for the first value of a line that is no number; `go` moves the cursor there. */
+/** Marks over the drawing for the first non-finite value of a line; `go` moves the cursor there. */
 export class Marks {
   constructor(go) {
     this.go = go;
@@ -98,10 +98,10 @@ export class Marks {
     this.marks = [];
   }
 
-  /** Show one mark per step; lines that turn odd together share theirs. Returns whether anything changed. */
+  /** Show one mark per step; lines that become non-finite at the same step share one. Returns whether anything changed. */
   show(found) {
     const named = JSON.stringify(found);
-    if (named === this.named) return false; // a mark under the pointer or the focus stays
+    if (named === this.named) return false; // keeps a mark under the pointer or with the focus
     this.named = named;
     const bySteps = new Map();
     for (const odd of found) bySteps.set(odd.step, [...(bySteps.get(odd.step) ?? []), odd]);
@@ -115,7 +115,7 @@ export class Marks {
     return true;
   }
 
-  /** Move every mark to its place in the drawing `plot`. */
+  /** Move every mark to its position in the drawing `plot`. */
   settle(plot) {
     const width = plot.over.clientWidth;
     for (const { step, element } of this.marks) {

@@ -1,6 +1,6 @@
-// Where a line of a chart is broken, and the points a break leaves alone; called by the chart library as it draws.
+// Gaps in the lines of a chart, and isolated points between gaps; called by the chart library as it draws.
 
-/** The place of the next number beside a place; -1 or the length where there is none. */
+/** The index of the next number in one direction; -1 or the length if there is none. */
 function beside(values, at, side) {
   let other = at + side;
   while (other >= 0 && other < values.length && typeof values[other] !== "number") other += side;
@@ -8,8 +8,8 @@ function beside(values, at, side) {
 }
 
 /**
- * Where a line is broken, in pixels: from the last number before a null to the first one after it. The library would
- * begin at the neighbouring steps of other lines, and leave stumps that no value stands for.
+ * The gaps of a line, in pixels: from the last number before a null to the first one after it. The library would
+ * start at the neighbouring steps of other lines, and leave stumps that represent no value.
  */
 export function gaps(plot, index, first, last) {
   const [x, values] = [plot.data[0], plot.data[index]];
@@ -24,7 +24,7 @@ export function gaps(plot, index, first, last) {
   return found;
 }
 
-/** Points that have a gap on either side: no line would show them. */
+/** Points with a gap on both sides, which no line would show. */
 export function alone(plot, index, show, broken) {
   if (!broken?.length) return null;
   const values = plot.data[index];

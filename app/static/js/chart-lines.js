@@ -1,4 +1,4 @@
-// Lines of a chart as plain data: merged on one axis, smoothed, with what is no number told apart from what is missing.
+// Lines of a chart as plain data: merged on one axis, smoothed, distinguishing non-finite values from missing points.
 //
 // A value is a number, null (a point without a value), or the name of a non-finite number; undefined means that the line
 // has no point there. The chart library breaks a line at null and draws straight through undefined.
@@ -10,7 +10,7 @@ const BELOW = 1e6;
 /** Whether a value is the name of a non-finite number. */
 export const isOdd = (value) => NAMES.has(value);
 
-/** Points of a line by step; of two at one step the later one counts. */
+/** Points of a line by step; of two points at one step the later one counts. */
 function points(line, common) {
   const steps = line.x ?? common;
   const found = new Map();
@@ -40,7 +40,7 @@ export function refine(data, from, to, finer) {
   return { ...data, lines };
 }
 
-/** What is drawn: numbers, null for a gap, undefined for nothing. A logarithmic axis has no place for 0 and below. */
+/** Values to draw: numbers, null for a gap, undefined for nothing. A logarithmic axis cannot show 0 and below. */
 export function drawable(column, logarithmic) {
   return column.map((value) => {
     if (value === undefined) return undefined;
@@ -48,7 +48,7 @@ export function drawable(column, logarithmic) {
   });
 }
 
-/** Exponential moving average, corrected for its start at zero; gaps stay, and do not reset it. */
+/** Exponential moving average, corrected for its start at zero; gaps are kept, and do not reset it. */
 export function smooth(values, weight) {
   let sum = 0;
   let known = 0;
@@ -60,7 +60,7 @@ export function smooth(values, weight) {
   });
 }
 
-/** The first value of each line that is no finite number: `{line, step, value}`. */
+/** The first non-finite value of each line: `{line, step, value}`. */
 export function firstOdd(table, lines) {
   return lines.flatMap((line, index) => {
     const at = table.columns[index].findIndex(isOdd);
@@ -68,7 +68,7 @@ export function firstOdd(table, lines) {
   });
 }
 
-/** How many values a logarithmic axis leaves out, and the first of them; null where it leaves out none. */
+/** How many values a logarithmic axis leaves out, and the first of them; null if none. */
 export function notAboveZero(table, lines) {
   let count = 0;
   let first = null;
@@ -84,10 +84,10 @@ export const anyAboveZero = (table) => table.columns.some((column) => column.som
 
 const inShort = (value) => value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
 
-/** A measured number for people: unlike a count, a large one is not written out. */
+/** A measured number for people: unlike counts, large ones are not written in full. */
 export const measured = (value) => (typeof value === "number" && Math.abs(value) >= BELOW ? inShort(value) : text(value));
 
-/** A number for people, as the pages of the service write it. */
+/** A number for people, formatted like the service's pages. */
 export function text(value, digits = 5) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return { NaN: "NaN", Infinity: "∞", "-Infinity": "−∞" }[value] ?? String(value);

@@ -1,4 +1,4 @@
-// The table of values below a chart whose points come live, as the server writes it below one it draws.
+// The table of values below a live chart, in the same form as below a server-drawn one.
 
 import { isOdd, measured, merge, text } from "./chart-lines.js";
 
@@ -11,7 +11,7 @@ function make(tag, properties, ...children) {
   return made;
 }
 
-/** The fold below the chart of `figure`; one with an empty table where there is none yet. */
+/** The collapsible table below the chart of `figure`; created empty if there is none yet. */
 function foldOf(figure, title) {
   const known = figure.querySelector("details.fold");
   if (known) return known;
@@ -23,7 +23,7 @@ function foldOf(figure, title) {
   return fold;
 }
 
-/** Write cells `{words, number}` into a row; what reads the same stays untouched, and so does a selection in it. */
+/** Write cells `{words, number}` into a row; unchanged cells are not touched, which preserves a text selection. */
 function write(row, tag, cells) {
   cells.forEach(({ words, number }, place) => {
     const cell = row.cells[place] ?? row.appendChild(document.createElement(tag));
@@ -49,7 +49,7 @@ function tellCut(fold, there) {
 
 const isNumber = (value) => typeof value === "number";
 
-/** Show the points of a chart as a table, a row per step and a column per line; `data` is that of the chart. */
+/** Show the points of a chart as a table, a row per step and a column per line; `data` is the chart's data. */
 export function showValues(figure, title, data) {
   const fold = foldOf(figure, title);
   const { x, columns } = merge(data);

@@ -1,4 +1,4 @@
-// One line chart to zoom, hover, smooth and switch to a logarithmic scale, in place of the server's drawing.
+// An interactive line chart with zoom, hover, smoothing and a logarithmic scale, replacing the server's drawing.
 
 import { Legend, Marks, Tools, oddText, showNotes } from "./chart-controls.js";
 import { alone, gaps } from "./chart-gaps.js";
@@ -7,8 +7,8 @@ import { anyAboveZero, drawable, firstOdd, merge, notAboveZero, refine, smooth, 
 const HEIGHT = 230;
 const COLOURS = 10;
 const DASHES = [[], [8, 4], [2, 3], [9, 3, 2, 3], [4, 2]];
-const STEP = 0.25; // of the visible width, by which the keyboard and the buttons move
-const CLOSEST = 1e-4; // of the whole width: closer nobody can zoom
+const STEP = 0.25; // share of the visible width moved by keyboard and buttons
+const CLOSEST = 1e-4; // share of the whole width: the maximum zoom
 const FAINT = "55"; // opacity of the raw line behind a smoothed one, as two hexadecimal digits
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -23,7 +23,7 @@ export class Chart {
     this.styles = new Map();
     this.hidden = new Set();
     this.looksCloser = null; // called with the visible range after a zoom
-    this.detail = null; // the finer points of that range, once they came
+    this.detail = null; // the finer points of that range, once loaded
     this.closer = ""; // how many of them are drawn
     this.legend = new Legend(holder.querySelector(".keys"), (index) => this.toggle(index));
     this.tools = new Tools(holder.querySelector(".chart-tools"), this.title, {
@@ -43,7 +43,7 @@ export class Chart {
     this.update(data);
   }
 
-  /** Take over new data; a range somebody zoomed to stays as it is. */
+  /** Take over new data; a zoomed range is kept. */
   update(data) {
     this.data = this.detail ? refine(data, ...this.detail) : data;
     data.lines.forEach((line) => {
@@ -95,10 +95,10 @@ export class Chart {
     const left = this.state.log && notAboveZero(this.table, this.data.lines);
     if (left) {
       const where = `${left.count.toLocaleString("en-GB")} value${left.count > 1 ? "s" : ""} at or below 0, first ${left.line} at ${text(left.step)}`;
-      remarks.push(this.log ? `A logarithmic scale has no place for ${where}.` : `No logarithmic scale: no value is above 0 (${where}).`);
+      remarks.push(this.log ? `A logarithmic scale cannot show ${where}.` : `No logarithmic scale: no value is above 0 (${where}).`);
     }
     if (this.closer) remarks.push(this.closer);
-    if (this.state.weight > 0 && this.data.drawn < this.data.points) remarks.push("Smoothed over the points drawn, not over all there are; the raw lines stay faint behind.");
+    if (this.state.weight > 0 && this.data.drawn < this.data.points) remarks.push("Smoothed over the drawn points, not over all points; the raw lines are shown faintly behind.");
     showNotes(this.notes, odd.map(oddText), remarks);
   }
 
@@ -109,7 +109,7 @@ export class Chart {
       this.takeOver(values);
       return;
     }
-    if (!this.box.clientWidth || !(this.plot || this.box.checkVisibility())) return; // drawn as soon as it can be seen
+    if (!this.box.clientWidth || !(this.plot || this.box.checkVisibility())) return; // drawn as soon as it is visible
     const range = this.state.zoomed;
     this.plot?.destroy();
     this.kind = kind;
@@ -146,7 +146,7 @@ export class Chart {
       scales: { x: { time: false }, y: this.log ? { distr: 3 } : { distr: 1, range } },
       axes: [{ ...axis, size: 32, values: ticks }, { ...axis, size: 66, values: ticks }],
       legend: { show: false },
-      // Where the pointer is, all charts with the same axis show; each keeps its own range.
+      // All charts with the same axis show the pointer's position; each keeps its own range.
       cursor: { y: false, drag: { x: true, y: false }, sync: { key: this.data.x_label || "x", scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } } },
       series: [{}, ...series, ...raw],
       hooks: { setScale: [(plot, key) => key === "x" && this.ranged(plot)], setCursor: [(plot) => this.tell(plot)], draw: [(plot) => this.marks.settle(plot)] },
@@ -161,7 +161,7 @@ export class Chart {
   }
 
   ranged(plot) {
-    if (plot !== this.plot) return; // being built; it gets the range of the one before
+    if (plot !== this.plot) return; // being built; it takes over the previous range
     const before = String(this.state.zoomed);
     const { min, max } = plot.scales.x;
     const [first, last] = this.whole;
@@ -250,7 +250,7 @@ export class Chart {
   tell(plot) {
     if (plot !== this.plot) return;
     const { idx, idxs, left } = plot.cursor;
-    // A chart that ends earlier has nothing to say about a place another one shows.
+    // A chart that ends earlier has no values at a position of another chart.
     if (idx === null || idx === undefined || left < 0 || left > plot.over.clientWidth) this.legend.tell("", []);
     else this.legend.tell(this.place(this.table.x[idx]), this.lines.map((line, index) => (line.shown ? this.worded(index, idxs) : "")));
   }
@@ -278,14 +278,14 @@ export class Chart {
     else if (width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: HEIGHT });
   }
 
-  /** Draw again in the colours of another theme. */
+  /** Redraw in the colours of another theme. */
   repaint() {
     this.kind = "";
     this.show();
   }
 }
 
-/** The vertical range: some room around what is there, and around a value that never changes. */
+/** The vertical range: some room around the values, and around a constant value. */
 function range(plot, low, high) {
   if (low === null) return [0, 1];
   const margin = low === high ? Math.abs(low) * 0.1 || 0.5 : 0;

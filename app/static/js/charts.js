@@ -1,4 +1,4 @@
-// Finds the charts of a page, draws them, and keeps those of a run that goes on up to date.
+// Finds the charts of a page, draws them, and keeps those of an active run up to date.
 
 import { Chart } from "./chart.js";
 import { followMetrics } from "./metrics.js";
@@ -6,7 +6,7 @@ import { followResources } from "./resources.js";
 
 const charts = new Map();
 
-/** The interactive chart of a holder, drawn on the first call; null where there is nothing to draw. */
+/** The interactive chart of a holder, drawn on the first call; null if there is nothing to draw. */
 export function chartOf(holder) {
   if (!charts.has(holder)) {
     if (!holder?.dataset.chart || typeof uPlot === "undefined") return null;

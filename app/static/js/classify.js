@@ -1,4 +1,4 @@
-// The picture to classify: dropped or chosen, with a preview drawn on a canvas (no address the policy would have to allow).
+// The picture to classify: dropped or chosen, with a preview drawn on a canvas (needs no URL in the content security policy).
 
 const form = document.querySelector("[data-drop]");
 const file = form.querySelector("input[type=file]");
@@ -18,7 +18,7 @@ async function preview() {
     pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     canvas.hidden = false;
   } catch {
-    canvas.hidden = true; // a format this browser cannot show may still be one the service reads
+    canvas.hidden = true; // the service may accept formats that this browser cannot show
   }
 }
 

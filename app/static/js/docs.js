@@ -1,4 +1,4 @@
-// Opens Swagger UI on the description named by the page.
+// Opens Swagger UI on the OpenAPI document named by the page.
 "use strict";
 
 // Swagger UI takes its theme from a class; the pages take theirs from the system.
@@ -16,6 +16,6 @@ window.SwaggerUIBundle({
   presets: [window.SwaggerUIBundle.presets.apis],
   layout: "BaseLayout",
   validatorUrl: null,
-  // Behind a path prefix there is a choice of servers, which Swagger UI leaves without a name.
+  // Behind a path prefix there is a server selection, which Swagger UI leaves unlabelled.
   onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
 });

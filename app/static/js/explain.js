@@ -1,4 +1,4 @@
-// The worked example follows every key press once a prediction was made; the same formulas run on the server.
+// The worked example is updated on every key press once a prediction was made; the server uses the same formulas.
 
 const form = document.querySelector("[data-explain]");
 const answer = document.querySelector("[data-answer]");
@@ -11,7 +11,7 @@ function read() {
     if (!what) continue;
     const value = Number(field.value);
     const good = field.value.trim() !== "" && Number.isFinite(value) && (what === "s" || (Number.isInteger(value) && value >= 0));
-    if (!good) throw new Error(`rank ${rank}, micro-batch ${batch}: ${field.value || "nothing"} is no ${what === "n" ? "whole number of tokens" : "loss sum"}`);
+    if (!good) throw new Error(`rank ${rank}, micro-batch ${batch}: ${field.value || "nothing"} is not a ${what === "n" ? "whole number of tokens" : "loss sum"}`);
     ranks[rank] ??= { tokens: 0, total: 0, batches: 0 };
     if (what === "n") { ranks[rank].tokens += value; ranks[rank].batches += 1; } else ranks[rank].total += value;
   }

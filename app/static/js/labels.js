@@ -1,4 +1,4 @@
-// Fields that stand where their text stood: keys, the focus, and what was typed when somebody went back.
+// Fields edited in place: keys, focus, and typed text after an Escape.
 
 const drafts = new Map();
 
@@ -13,7 +13,7 @@ document.addEventListener("keydown", (event) => {
     event.stopPropagation();
     editor.querySelector("[data-back]").click();
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    editor.requestSubmit(); // Enter alone is a new line in notes
+    editor.requestSubmit(); // plain Enter is a new line in notes
   }
 });
 
@@ -21,7 +21,7 @@ document.addEventListener("input", (event) => {
   if (event.target.matches("[data-editor] textarea")) drafts.set(draftOf(event.target), event.target.value);
 });
 
-// Notes that open again show what was typed before Escape, which is easily hit and cannot be undone.
+// Reopened notes show the text typed before Escape, which is easily hit and cannot be undone.
 document.addEventListener("htmx:after:swap", () => {
   for (const field of document.querySelectorAll("[data-editor] [autofocus]")) {
     if (field.dataset.ready) continue;
@@ -39,13 +39,13 @@ document.addEventListener("htmx:after:request", (event) => {
   for (const field of sourceElement.querySelectorAll("[autofocus]")) drafts.delete(draftOf(field));
 });
 
-// The focus goes back to where the field was opened from, so that a keyboard goes on from there.
+// The focus returns to where the field was opened, so that keyboard users continue from there.
 let opened = "";
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest("[data-edit]");
   if (link) opened = link.dataset.edit;
-  // The text itself opens its field too, unless somebody marked a part of it.
+  // Clicking the text also opens its field, unless a part of it is selected.
   const text = event.target.closest("[data-opens]");
   if (text && !event.target.closest("a") && getSelection().isCollapsed) text.closest(".label").querySelector("[data-edit]")?.click();
 });

@@ -1,4 +1,4 @@
-// The list of runs: ticks and how many there are, Enter in the field for tags, and no asking while nobody looks.
+// The list of runs: selection and its count, Enter in the field for tags, and no polling while the page is hidden.
 
 const rows = document.getElementById("rows");
 const all = document.querySelector("[data-tick-all]");
@@ -14,7 +14,7 @@ function count() {
   const ticked = ticks.filter((box) => box.checked).length;
   all.checked = ticked > 0 && ticked === ticks.length;
   all.indeterminate = ticked > 0 && ticked < ticks.length;
-  const text = ticked ? `${ticked} ticked` : "None ticked";
+  const text = ticked ? `${ticked} selected` : "None selected";
   if (told.textContent !== text) told.textContent = text;
 }
 
@@ -23,7 +23,7 @@ document.addEventListener("change", (event) => {
   if (event.target === all || event.target.name === "run") count();
 });
 
-// A row that left the page takes its tick along.
+// A row that leaves the page is no longer selected.
 if (rows) new MutationObserver(count).observe(rows, { childList: true });
 addEventListener("pageshow", count);
 count();

@@ -1,7 +1,7 @@
-// The log of a run: follow its end, find a text, and keep the page small under a flood of lines.
+// The log of a run: follow its end, find text, and limit the page's size under a flood of lines.
 
 const MOST = 3000; // lines kept in the page
-const MOST_READING = 9000; // while somebody reads further up: what they look at must not go away
+const MOST_READING = 9000; // while the reader has scrolled up: lines in view must not disappear
 const NEAR = 40; // pixels from the end that still count as the end
 const MARKED = 500; // matches marked within their lines
 
@@ -35,7 +35,7 @@ function tell() {
   count.textContent = `Last ${number(lines.length)} of ${number(told.total)} lines${more}.${found}`;
 }
 
-/** Mark what was found inside the lines, without changing them. */
+/** Highlight matches inside the lines, without changing them. */
 function mark() {
   if (!CSS.highlights) return;
   const text = wanted();
@@ -44,7 +44,7 @@ function mark() {
     if (ranges.length >= MARKED) break;
     const node = line.hidden ? null : textOf(line);
     const lower = node?.data.toLowerCase() ?? "";
-    if (!node || lower.length !== node.data.length) continue; // letters that change their length would shift the marks
+    if (!node || lower.length !== node.data.length) continue; // letters that change their length would shift the highlights
     for (let at = lower.indexOf(text); at >= 0; at = lower.indexOf(text, at + text.length)) {
       const range = new Range();
       range.setStart(node, at);
@@ -55,7 +55,7 @@ function mark() {
   CSS.highlights.set("found", new Highlight(...ranges));
 }
 
-/** Take away the oldest lines; for somebody who reads further up nothing moves. */
+/** Remove the oldest lines, without moving the view of a reader who has scrolled up. */
 function trim() {
   const most = follow.checked ? MOST : MOST_READING;
   const extra = box.childElementCount - most;
@@ -97,10 +97,10 @@ find.addEventListener("input", () => {
   mark();
 });
 find.addEventListener("keydown", (event) => {
-  if (event.key === "Enter") event.preventDefault(); // it finds while one types; the form is for the filters
+  if (event.key === "Enter") event.preventDefault(); // search happens while typing; the form is for the filters
 });
 follow.addEventListener("change", () => { trim(); toEnd(); });
-// Scrolling up stops following, back at the end goes on; lines that come or go are no scrolling.
+// Scrolling up stops following, scrolling to the end resumes it; added or removed lines do not count as scrolling.
 box.addEventListener("scroll", () => {
   if (box.scrollHeight !== height) {
     height = box.scrollHeight;

@@ -1,12 +1,12 @@
-// Charts of a run's metrics: new points while the run goes on, and finer ones where somebody looks closer.
+// Charts of a run's metrics: new points while the run is active, and finer ones on zoom.
 
 import { measured, text } from "./chart-lines.js";
 import { showValues } from "./chart-values.js";
 
-const POINTS = 400; // of each line while the run goes on
-const FINER = 1500; // of each line within a range
+const POINTS = 400; // per line while the run is active
+const FINER = 1500; // per line within a zoomed range
 const PAUSE = 2000; // between two requests, in milliseconds
-const SETTLED = 350; // a range that stays this long is asked for
+const SETTLED = 350; // a range that is unchanged for this long is requested
 const AT_ONCE = 24; // metrics in one request
 
 function lineName(item) {
@@ -24,7 +24,7 @@ function dataOf(items, prefix = "") {
   };
 }
 
-/** Ask for metrics by name, a few at a time; null when there is no answer. */
+/** Request metrics by name, a few at a time; null if there is no answer. */
 async function ask(address, keys, query) {
   const found = { keys: [], series: [] };
   for (let start = 0; start === 0 || start < keys.length; start += AT_ONCE) {
@@ -41,14 +41,14 @@ async function ask(address, keys, query) {
 const keyOf = (figure) => figure.querySelector("h3").textContent;
 const holderOf = (figure) => figure.querySelector("[data-chart]");
 
-/** Whether every line has one point at most: a number to read, not a chart. */
+/** Whether every line has at most one point: shown as a number, not as a chart. */
 function single(data) {
   return data.lines.every((line) => new Set(line.x.filter((step, index) => line.y[index] !== null)).size < 2);
 }
 
 const rowsOf = (section, key) => [...section.querySelectorAll("[data-metrics-numbers] tbody tr")].filter((row) => key === undefined || row.dataset.key === key);
 
-/** Show a metric as numbers: one row per line, in place of the rows it had. */
+/** Show a metric as numbers: one row per line, replacing its earlier rows. */
 function putNumbers(section, key, data) {
   const table = section.querySelector("[data-metrics-numbers]");
   const rows = data.lines.map((line) => {
@@ -97,7 +97,7 @@ function frame(key, data) {
   return figure;
 }
 
-/** Where the points of a section come from: one run, or several whose lines begin with the run's name. */
+/** The source of a section's points: one run, or several whose lines begin with the run's name. */
 function sourcesOf(section) {
   return section.dataset.metrics ? [{ address: section.dataset.metrics, prefix: "" }] : JSON.parse(section.dataset.sources);
 }
@@ -113,7 +113,7 @@ async function finer(section, key, from, to) {
   return { lines: found.flatMap((data) => data.lines), points: count("points"), drawn: count("drawn") };
 }
 
-/** Ask for finer points whenever a range of the chart stays for a moment. */
+/** Request finer points when a range of the chart is unchanged for a moment. */
 function lookCloser(section, figure, chart) {
   let timer = 0;
   chart.looksCloser = (from, to) => {
@@ -141,7 +141,7 @@ function shownKeys(section) {
   return [...[...section.querySelectorAll("figure")].map(keyOf), ...new Set(rowsOf(section).map((row) => row.dataset.key))];
 }
 
-/** Names that are to be drawn: those shown, and new ones as long as there is room, in the order of a page opened now. */
+/** Names to draw: those shown, and new ones while there is room, in the order of a freshly opened page. */
 function wanted(section, names) {
   const shown = shownKeys(section);
   const find = section.dataset.find.toLowerCase();
@@ -198,7 +198,7 @@ export function followMetrics(section, chartOf) {
   }
   let waiting = false;
   document.querySelector("[data-run-live]")?.addEventListener("numbers", () => {
-    if (waiting) return; // one request at a time, at most one in two seconds
+    if (waiting) return; // one request at a time, at most one every two seconds
     waiting = true;
     setTimeout(async () => {
       await refresh(section, chartOf);

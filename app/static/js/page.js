@@ -1,17 +1,17 @@
-// What every page needs: times in the viewer's zone, a title that keeps up, copy buttons, controls that need JavaScript.
+// What every page needs: times in the viewer's zone, an up-to-date title, copy buttons, controls that need JavaScript.
 
 const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
-const offsets = new Set(); // of the viewer's zone, at the moments this page has shown
+const offsets = new Set(); // offsets of the viewer's zone at the times shown on this page
 
-/** The offset of the viewer's zone at a moment, such as `UTC−04:00`. */
+/** The offset of the viewer's zone at a given time, such as `UTC−04:00`. */
 function offset(moment) {
   const minutes = -moment.getTimezoneOffset();
   const two = (number) => String(number).padStart(2, "0");
   return `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
 }
 
-/** A moment in the viewer's zone; where clocks were changed between those of the page, with its offset. */
+/** A time in the viewer's zone; with its offset if the page shows times with different offsets. */
 function local(moment) {
   return offsets.size > 1 ? `${zoned.format(moment)} ${offset(moment)}` : zoned.format(moment);
 }
@@ -65,7 +65,7 @@ document.addEventListener("click", (event) => {
     const ids = [...form.querySelectorAll("input[name=run]:checked")].map((box) => box.value);
     location.href = `${form.dataset.runs}?ids=${ids.join(",")}`;
   }
-  // One open question at a time; a click elsewhere or Escape closes it.
+  // One open confirmation at a time; a click elsewhere or Escape closes it.
   document.querySelectorAll("details.ask[open]").forEach((open) => {
     if (!open.contains(event.target)) open.open = false;
   });
@@ -79,7 +79,7 @@ document.addEventListener("keydown", (event) => {
   });
 });
 
-// The preset changes what empty fields mean: show its values, keeping everything typed.
+// The preset changes what empty fields mean: show its values, keeping typed text.
 document.addEventListener("change", (event) => {
   const form = event.target.closest("[data-launch]");
   if (!form || event.target.name !== "preset") return;

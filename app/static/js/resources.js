@@ -1,9 +1,9 @@
-// What the ranks use, while the run goes on: the page's own drawing is fetched again and its numbers are taken over.
+// Resource use while the run is active: the server's charts are fetched again and their numbers are taken over.
 
 import { showValues } from "./chart-values.js";
 
 const EVERY = 4000; // milliseconds
-const ENDED = 286; // the run has ended: these were the last numbers
+const ENDED = 286; // the run has ended: these are the last numbers
 
 function takeOver(list, fresh, chartOf) {
   for (const figure of [...fresh.querySelectorAll("figure")]) {
@@ -13,10 +13,10 @@ function takeOver(list, fresh, chartOf) {
     if (chart) {
       const data = JSON.parse(holder.dataset.chart);
       chart.update(data);
-      showValues(shown, holder.dataset.title, data); // in place: it may be open, and somebody reads it
+      showValues(shown, holder.dataset.title, data); // updated in place: it may be open and in use
     }
     else if (shown) shown.replaceWith(figure);
-    else list.append(figure); // drawn when it is seen in the page
+    else list.append(figure); // drawn when it becomes visible
   }
 }
 

@@ -1,13 +1,13 @@
-// The sections of a page: one is shown at a time, each has an address, and find-in-page looks into all of them.
+// The sections of a page: one is shown at a time, each has its own URL, and find-in-page searches all of them.
 //
-// Without this file the page shows every section, and the links above them lead there. Loaded before the body, since
-// the first drawing must not show what is taken away a moment later.
+// Without this file the page shows every section, and the links above jump to them. Loaded before the body, since
+// the first paint must not show sections that are hidden a moment later.
 
 (() => {
   const root = document.documentElement;
   const HIDDEN = "until-found"; // found by find-in-page and by links to a text; browsers without it just hide
 
-  /** The element an address points to; null without one. */
+  /** The element that a URL fragment points to; null without one. */
   function targetOf(hash) {
     try {
       return document.getElementById(decodeURIComponent(hash.slice(1)));
@@ -18,7 +18,7 @@
 
   const sectionOf = (element) => element?.closest("[data-section]");
 
-  /** What a section is called in an address; the element around it is what is hidden, so that nothing of it is read out. */
+  /** The name of a section in a URL; its parent element is hidden, so that screen readers skip it. */
   const addressOf = (section) => `#${section.firstElementChild.id}`;
 
   function show(section) {
@@ -45,14 +45,14 @@
     if (!document.querySelector("[data-section]")) return;
     showTarget();
     root.classList.remove("sections-wait");
-    // A browser that found its target hidden has not scrolled there.
+    // A browser does not scroll to a hidden target.
     const target = targetOf(location.hash);
     if (target && !target.matches(".section")) target.scrollIntoView();
     window.addEventListener("popstate", showTarget);
     window.addEventListener("hashchange", showTarget);
   }
 
-  // Shown before the browser goes there: it scrolls, moves the focus and keeps the history itself.
+  // Shown before the browser navigates: it scrolls, moves the focus and keeps the history itself.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href]");
     if (!link?.hash || link.origin + link.pathname + link.search !== location.origin + location.pathname + location.search) return;
@@ -61,7 +61,7 @@
     if (section) show(section);
   });
 
-  // Find-in-page, or a link to a text, found something in a section that is not shown: its address is that section.
+  // Find-in-page or a text link has a match in a hidden section: the URL changes to this section.
   document.addEventListener("beforematch", (event) => {
     const section = sectionOf(event.target);
     if (!section) return;

@@ -1,4 +1,4 @@
-"""Problems a route can answer with, as the OpenAPI document states them; good answers are documents of their own."""
+"""Problems that routes can return, as listed in the OpenAPI document; successful answers have their own documents."""
 
 from typing import Any, Final
 
@@ -8,20 +8,20 @@ Answers = dict[int | str, dict[str, Any]]
 ALWAYS: Final = (400, 401, 422, 429, 503)
 WORDS: Final = {
     400: "The Host header names another service.",
-    401: "A token is needed, or the one given is wrong.",
-    403: "The viewer's token cannot write, or a page of another site asked.",
-    404: "There is no such thing.",
-    406: "The format cannot be given here.",
-    409: "The state of things does not allow it.",
+    401: "A token is required, or the given token is wrong.",
+    403: "The viewer's token cannot write, or the request came from a page of another site.",
+    404: "Not found.",
+    406: "The requested format is not available.",
+    409: "The current state does not allow it.",
     413: "The body is over the limit.",
     415: "A picture of this type is never accepted.",
-    422: "Refused: the fields at fault are named.",
-    429: "Too many at once, or too many wrong tokens; Retry-After says when to come back.",
-    503: "Unavailable for a moment, such as while another program holds the database; nothing was changed.",
+    422: "Refused; the invalid fields are named.",
+    429: "Too many requests at once, or too many wrong tokens; Retry-After says when to try again.",
+    503: "Temporarily unavailable, for example while another program locks the database; nothing was changed.",
 }
 PROBLEM: Final[dict[str, Any]] = {"model": ProblemDocument, "content": {MEDIA_TYPE: {}}}
 
 
 def answers(*problems: int) -> Answers:
-    """Return the `responses` of a route: the problems it can answer with besides every route's own."""
+    """Return the `responses` of a route: its problems, in addition to those of every route."""
     return {status: {"description": WORDS[status], **PROBLEM} for status in sorted({*problems, *ALWAYS})}

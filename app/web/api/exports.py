@@ -1,4 +1,4 @@
-"""Runs as files: one of them with all it left, or every run of a list."""
+"""Runs as files: one run with all its data, or every run of a list."""
 
 from typing import Annotated, Any, Final
 
@@ -29,9 +29,9 @@ def export_list(
     filters: Filters,
     sort: Order = Order.NEWEST,
     format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
-    table: Annotated[ListTable, Query(description="The runs, or the checks of all of them.")] = "runs",
+    table: Annotated[ListTable, Query(description="The runs, or the checks of all runs.")] = "runs",
 ) -> Response:
-    """Give every run that fits the filters of the list, without its limit, as one file."""
+    """Return every run that matches the filters of the list, without its limit, as one file."""
     runs_dir, name = settings.runs_dir, f"{table}.{format}"
     return streamed(
         request,
@@ -49,9 +49,9 @@ def export_run(
     session: ReadSession,
     settings: AppSettings,
     format: Annotated[Format, Query()] = "json",  # noqa: A002  # the name in the URL
-    table: Annotated[Table, Query(description="Of csv and parquet; json has everything.")] = "metrics",
+    table: Annotated[Table, Query(description="For csv and parquet; json contains everything.")] = "metrics",
 ) -> Response:
-    """Give the run as a file: csv and parquet hold one table, json everything with every event."""
+    """Return the run as a file: csv and parquet contain one table, json everything including every event."""
     get_run(session, run_id)
     runs_dir = settings.runs_dir
     name = f"run-{run_id}.json" if format == "json" else f"run-{run_id}-{table}.{format}"

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its result, its artifacts, its checkpoints."""
+"""Outputs of a run: its result, its artifacts, its checkpoints."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,26 +19,26 @@ from trainer.contract.result import Result
 router = APIRouter(prefix="/runs/{run_id}", tags=["files"])
 
 SANDBOX: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""For documents a run wrote: they may look as they like, and do nothing."""
+"""For documents that a run wrote: they may have styles, but cannot run anything."""
 
 
 @router.get("/result", response_model=Result, responses=answers(404))
 def show_result(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
-    """Give the run's result: verdict, checks, summary, panels."""
+    """Return the run's result: verdict, checks, summary, panels."""
     get_run(session, run_id)
     return cached_reply(request, result_document(settings.runs_dir, run_id))
 
 
 @router.get("/artifacts", responses=answers(404))
 def list_artifacts(run_id: int, session: ReadSession, settings: AppSettings) -> ArtifactList:
-    """List the files the run offers."""
+    """List the run's artifacts."""
     get_run(session, run_id)
     return artifacts(settings.runs_dir, run_id)
 
 
 @router.get("/artifacts/{path:path}", responses=answers(404), response_class=FileResponse)
 def read_artifact(request: Request, run_id: int, path: str, session: ReadSession, settings: AppSettings) -> Response:
-    """Give one file."""
+    """Return one file."""
     get_run(session, run_id)
     found = artifact_path(settings.runs_dir, run_id, path)
     kind = media_type(found)
@@ -61,7 +61,7 @@ def show_verification(request: Request, run_id: int, session: ReadSession, setti
 
 @router.get("/checkpoints", response_model=CheckpointList, dependencies=[OneOfFew], responses=answers(404, 429))
 def list_checkpoints(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Any:
-    """List the run's checkpoints, newest first, after reading every byte, and what lies beside them."""
+    """List the run's checkpoints, newest first, after reading every byte, and other entries next to them."""
     get_run(session, run_id)
     folder = run_folder(settings.runs_dir, run_id)
     return json_headers() if headers_alone(request) else check_checkpoints(folder)

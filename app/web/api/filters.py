@@ -1,4 +1,4 @@
-"""What a list of runs is narrowed to, as the query of an address carries it: the same wherever runs are listed."""
+"""Filters of a list of runs as query parameters, the same wherever runs are listed."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -23,8 +23,8 @@ def run_filters(
     pinned: bool | None = None,
     q: Annotated[str, Query(max_length=200)] = "",
 ) -> RunFilters:
-    """Return the filters; a parameter given several times means any of its values, for tags all of them."""
-    tags = [each.strip() for each in tag or ()]  # as they are kept
+    """Return the filters; a repeated parameter means any of its values, for tags all of them."""
+    tags = [each.strip() for each in tag or ()]  # as they are stored
     return RunFilters(state=state or (), kind=kind or (), verdict=verdict or (), tag=tags, pinned=pinned, q=q)
 
 
@@ -32,7 +32,7 @@ Filters = Annotated[RunFilters, Depends(run_filters)]
 
 
 def query_of(filters: RunFilters, order: Order) -> str:
-    """Return the query that asks for the same runs in the same order; more may follow it, so it ends in `&`."""
+    """Return the query string for the same runs in the same order; it ends in `&` so that more may follow."""
     given = {name: value for name, value in asdict(filters).items() if value not in (None, "", (), [])}
     if filters.pinned is not None:
         given["pinned"] = str(filters.pinned).lower()

@@ -1,4 +1,4 @@
-"""What can be run, and runs side by side."""
+"""Kinds, and runs side by side."""
 
 from typing import Annotated
 
@@ -28,7 +28,7 @@ def compare_runs(
     ids: Annotated[str, Query(max_length=400, examples=["1,2"])],
     max_points: Annotated[int, Query(ge=FEWEST_POINTS, le=5000)] = 500,
 ) -> Comparison:
-    """Put two to ten runs side by side: parameters, checks, summaries, metrics."""
+    """Compare two to ten runs side by side: parameters, checks, summaries, metrics."""
     wanted = read_ids(ids)
     results = [reading.document for reading in read_results(settings.runs_dir, wanted)]
     return compare(session, wanted, results, max_points)

@@ -1,4 +1,4 @@
-"""The service itself: how it stands, and the audit log for its operator."""
+"""The service itself: its status, and the audit log for its operator."""
 
 from typing import Annotated, Final
 
@@ -12,14 +12,14 @@ from app.web.api.replies import AppSettings, OperatorOnly, ReadSession
 
 router = APIRouter()
 MOST_ENTRIES: Final = 1000
-BEFORE: Final = "Entries with a lower number, whatever the filters: `next_before` of the page before."
+BEFORE: Final = "Entries with a lower number, with any filters: `next_before` of the previous page."
 
 
 @router.get("/status", tags=["health"], responses=answers())
 def show_status(request: Request, settings: AppSettings) -> StatusDocument:
-    """Say what keeps runs from starting, with every worker, the queue, schema versions and free disk.
+    """Return what keeps runs from starting, with every worker, the queue, schema versions and free disk.
 
-    Answers 200 whether ready or not; `/readyz` is the one for load balancers.
+    Answers 200 whether ready or not; `/readyz` is for load balancers.
     """
     return standing(request.app.state.engine, settings, request.app.state.write_probe)
 
@@ -34,5 +34,5 @@ def list_audit(
     action: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 100,
 ) -> AuditList:
-    """List who launched, cancelled, deleted or changed what, newest first; needs the operator's token."""
+    """List who launched, cancelled, deleted or changed what, newest first; requires the operator's token."""
     return audit_log(session, before=before, run_id=run, actor=actor, action=action, limit=limit)

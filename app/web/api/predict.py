@@ -24,15 +24,15 @@ UPLOAD: Final[dict[str, Any]] = {
         },
     }
 }
-"""The form is read by hand, bounded, so the schema is stated by hand."""
+"""The form is parsed by our own code, with limits, so its schema is stated here."""
 
 PROBLEM: Final[dict[str, Any]] = {"content": {"application/problem+json": {}}}
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"description": "No such run, or no model to answer with.", **PROBLEM},
+    404: {"description": "No such run, or no model.", **PROBLEM},
     409: {"description": "The run has no usable model.", **PROBLEM},
     413: {"description": "More bytes than the limit.", **PROBLEM},
     415: {"description": "A format that is never accepted.", **PROBLEM},
-    422: {"description": "No picture, damaged, or more pixels than the limit.", **PROBLEM},
+    422: {"description": "Not a picture, damaged, or more pixels than the limit.", **PROBLEM},
     503: {"description": "Too many pictures waiting; see Retry-After.", **PROBLEM},
 }
 
@@ -45,7 +45,7 @@ async def predict(request: Request) -> PredictionDocument:
 
 @router.post("/runs/{run_id}/predict", responses=RESPONSES, openapi_extra=UPLOAD, response_model_exclude_unset=True)
 async def predict_with_run(request: Request, run_id: int) -> PredictionDocument:
-    """Classify a picture with the model of one run; where it trained several, its kind names the one that answers."""
+    """Classify a picture with the model of one run; if it trained several, its kind decides which one is used."""
     return await _respond(request, run_id)
 
 
@@ -55,9 +55,9 @@ async def _respond(request: Request, run_id: int | None) -> PredictionDocument:
 
 
 async def classify_upload(request: Request, data: bytes, run_id: int | None) -> PredictionDocument:
-    """Return the answer for one upload, as REST and pages give it; `run_id` None means the newest passing run.
+    """Return the answer for one upload, as REST and pages show it; `run_id` None means the newest passing run.
 
-    Raises Problem for a picture or a model that cannot be answered, or when too much waits.
+    Raises Problem for an unusable picture or model, or if too many requests wait.
     """
     try:
         chosen = await request.app.state.chooser.choose(run_id)

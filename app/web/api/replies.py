@@ -1,4 +1,4 @@
-"""JSON answers and the things every API route takes from its application."""
+"""JSON answers, and what every API route takes from its application."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -28,17 +28,17 @@ def _settings(request: Request) -> Settings:
 
 
 def service_of(request: Request) -> Service:
-    """Return the user's verbs."""
+    """Return the actions of the user."""
     return Service(engine=request.app.state.engine, settings=request.app.state.settings)
 
 
 def _actor(request: Request) -> str:
-    # The gate names the actor; without a gate the caller is this machine's own user.
+    # The gate sets the actor; without a gate the caller is this machine's user.
     return str(getattr(request.state, "actor", "user"))
 
 
 def _operator_only(request: Request) -> None:
-    # Without a gate the caller is this machine's own user, as for the actor.
+    # Without a gate the caller is this machine's user, as for the actor.
     if getattr(request.state, "role", Role.OPERATOR) != Role.OPERATOR:
         raise Problem(403, "operator_only", "this needs the operator's token, DDP_AUDIT_TOKEN of this service")
 
@@ -46,7 +46,7 @@ def _operator_only(request: Request) -> None:
 def _one_of_few(request: Request) -> Iterator[None]:
     few: BoundedSemaphore = request.app.state.few
     if not few.acquire(blocking=False):
-        detail = "two requests that read whole runs are under way, as many as this service does at a time; ask again"
+        detail = "two requests that read whole runs are active, which is the limit of this service; try again later"
         raise Problem(429, "busy", detail, headers={"Retry-After": "5"})
     try:
         yield
@@ -55,9 +55,9 @@ def _one_of_few(request: Request) -> Iterator[None]:
 
 
 OneOfFew = Depends(_one_of_few, scope="function")
-"""For requests that read every byte of a run, or start a process: more of them at once would starve everybody else."""
+"""For requests that read every byte of a run, or start a process: more of them at once would starve all others."""
 OperatorOnly = Depends(_operator_only)
-# It ends with the function, not with the answer: who reads a file slowly must not hold a connection of the pool.
+# It ends with the function, not with the answer: a slow reader of a file must not hold a connection of the pool.
 ReadSession = Annotated[Session, Depends(_session, scope="function")]
 AppSettings = Annotated[Settings, Depends(_settings)]
 Verbs = Annotated[Service, Depends(service_of)]
@@ -65,7 +65,7 @@ Actor = Annotated[str, Depends(_actor)]
 
 
 def cached_reply(request: Request, document: Any) -> Response:
-    """Return a document, or what JSON can carry, with an ETag; 304 when the client already has it."""
+    """Return a document, or any JSON value, with an ETag; 304 if the client already has it."""
     body = to_json(document)
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     known = {part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")}
@@ -77,9 +77,9 @@ def cached_reply(request: Request, document: Any) -> Response:
 def streamed(
     request: Request, pieces: Callable[[Session], Iterator[bytes]], media_type: str, filename: str
 ) -> StreamingResponse:
-    """Return a download made piece by piece; what `pieces` raises, or its first piece, is raised here.
+    """Return a download generated piece by piece; errors of `pieces` and of its first piece are raised here.
 
-    It has a database connection of its own beside the pool, however slowly it is read. For HEAD no piece is made.
+    It uses its own database connection outside the pool, because it may be read slowly. For HEAD no piece is generated.
     """
     engine: Engine = request.app.state.engine
     headers = {"Content-Disposition": f'attachment; filename="{filename}"'}

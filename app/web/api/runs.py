@@ -23,7 +23,7 @@ COL: Final = "Add to each run's `columns`: `check` (its main check), `check:NAME
 
 
 class RetryRequest(BaseModel):
-    """Body of a retry; may be absent."""
+    """Body of a retry; optional."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,11 +41,11 @@ def list_(
     cursor: Annotated[str | None, Query(max_length=200)] = None,
     col: Annotated[list[str] | None, Query(max_length=MOST, description=COL)] = None,
 ) -> RunList | ListedRuns:
-    """List runs in the order of `sort`: `pinned` is pinned ones first, then newest first; `finished` last to end first.
+    """List runs in the order of `sort`: `pinned` lists pinned runs first; `finished` lists the last finished first.
 
-    `longest` and `shortest` go by the time from start to end. Runs that have not got there come last in these three.
-    A parameter given several times means any of its values, for tags all of them. A cursor belongs to the filters and
-    the order it was given for; with others it is refused.
+    `longest` and `shortest` use the time from start to end. In these last three, runs without the value come last. A
+    repeated parameter means any of its values, for tags all of them. A cursor belongs to its filters and order; with
+    others it is refused.
     """
     columns = read_columns(col or ())
     page = list_runs(session, filters, order=sort, cursor=cursor, limit=limit)
@@ -66,26 +66,26 @@ def create(
     actor: Actor,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> RunDocument:
-    """Record a run; a worker executes it as soon as its devices are free."""
+    """Record a run; a worker executes it as soon as devices are free."""
     return _created(request, response, verbs.submit(body, actor=actor, key=idempotency_key))
 
 
 @router.get("/{run_id}", response_model=RunDocument, responses=answers(404))
 def show(request: Request, run_id: int, session: ReadSession) -> Response:
-    """Show everything known about a run."""
+    """Return all details of a run."""
     return cached_reply(request, get_run_document(session, run_id))
 
 
 @router.patch("/{run_id}", responses=answers(403, 404, 413))
 def edit(request: Request, run_id: int, body: Changes, actor: Actor) -> RunDocument:
-    """Change name, tags, notes or pin of a run in any state; what is absent stays as it is."""
+    """Change name, tags, notes or pin of a run in any state; absent fields change nothing."""
     edit_run(request.app.state.engine, run_id, body, actor=actor)
     return _document(request, run_id)
 
 
 @router.post("/{run_id}/cancel", status_code=202, responses=answers(403, 404, 409))
 def cancel(request: Request, run_id: int, verbs: Verbs, actor: Actor) -> RunDocument:
-    """Ask for the end of a run; it is `stopping` until every process is gone. Asking again changes nothing."""
+    """Cancel a run; it is `stopping` until every process has ended. Repeating the request changes nothing."""
     verbs.cancel(run_id, actor=actor)
     return _document(request, run_id)
 
@@ -100,13 +100,13 @@ def retry(
     actor: Actor,
     body: Annotated[RetryRequest | None, Body()] = None,
 ) -> RunDocument:
-    """Run an ended run again as a new run; with `resume` from its newest valid checkpoint."""
+    """Repeat an ended run as a new run; with `resume` from its newest valid checkpoint."""
     return _created(request, response, verbs.retry(run_id, resume=body is not None and body.resume, actor=actor))
 
 
 @router.delete("/{run_id}", status_code=204, responses=answers(403, 404, 409))
 def delete(request: Request, run_id: int, settings: AppSettings, actor: Actor) -> Response:
-    """Remove an ended run with its files."""
+    """Delete an ended run with its files."""
     delete_run(request.app.state.engine, settings, run_id, actor=actor)
     return Response(status_code=204)
 

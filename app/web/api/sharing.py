@@ -1,4 +1,4 @@
-"""Sharing and automation: JUnit XML, a page that stands alone, badges, trends, and the webhook's delivery log."""
+"""Sharing and automation: JUnit XML, a self-contained page, badges, trends, and the webhook's delivery log."""
 
 from typing import Annotated, Final
 
@@ -20,8 +20,8 @@ from app.web.http.head import headers_alone
 router = APIRouter(tags=["sharing"])
 
 ALONE: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""For a page that brings its own styles and pictures, and may do nothing."""
-BEFORE: Final = "Deliveries with a lower number, whatever the filters: `next_before` of the page before."
+"""For a page with its own styles and pictures that cannot run anything."""
+BEFORE: Final = "Deliveries with a lower number, with any filters: `next_before` of the previous page."
 Word = Annotated[str, Query(min_length=1, max_length=64)]
 
 
@@ -32,7 +32,7 @@ def _file(success: str, *problems: int) -> Answers:
 
 @router.get("/runs/{run_id}/junit", responses=_file("application/xml", 404, 409), response_class=Response)
 def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Response:
-    """Give the checks as JUnit XML: failed checks are failures, checks that could not be judged are errors."""
+    """Return the checks as JUnit XML: failed checks are failures, checks that could not be judged are errors."""
     run = get_run_document(session, run_id)
     name = f'attachment; filename="run-{run_id}-junit.xml"'
     return Response(
@@ -45,7 +45,7 @@ def show_junit(run_id: int, session: ReadSession, settings: AppSettings) -> Resp
 
 @router.get("/runs/{run_id}/page", responses=_file("text/html", 404, 409), response_class=Response)
 def show_page(request: Request, run_id: int, session: ReadSession, settings: AppSettings) -> Response:
-    """Give the result as one HTML file that works without this service and without a network."""
+    """Return the result as one HTML file that works without this service and without a network."""
     from app.web.views.standalone import result_page, shareable_run
 
     run = shareable_run(session, run_id)
@@ -61,7 +61,7 @@ def show_page(request: Request, run_id: int, session: ReadSession, settings: App
 
 @router.get("/badge/{kind}.svg", responses=_file("image/svg+xml", 404), response_class=Response)
 def show_badge(kind: Annotated[str, Path(max_length=64)], session: ReadSession) -> Response:
-    """Give the newest verdict of a kind as a picture."""
+    """Return the newest verdict of a kind as an SVG badge."""
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": "sandbox; default-src 'none'"}
     return Response(badge(kind, newest_verdict(session, kind)), 200, headers, "image/svg+xml")
 
@@ -76,7 +76,7 @@ def show_trend(
     preset: Annotated[str | None, Query(min_length=1, max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
 ) -> Trend | TrendChecks:
-    """Give one check over the newest runs of a kind, oldest first; without `check`, the checks there are."""
+    """Return one check over the newest runs of a kind, oldest first; without `check`, the available checks."""
     find_kind(kind)
     engine: Engine = request.app.state.engine
     fill_checks(engine, settings.runs_dir)
@@ -94,7 +94,7 @@ def list_deliveries(
     before: Annotated[int | None, Query(ge=1, lt=2**63, description=BEFORE)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
 ) -> DeliveryList:
-    """List what the webhook was told, newest first, with every attempt; never the address."""
+    """List webhook deliveries, newest first, with every attempt; never the address."""
     if run_id is not None and not delivery_log(session, run_id=run_id, limit=1).items:
         get_run(session, run_id)
     return delivery_log(session, run_id=run_id, status=status or "", before=before, limit=limit)
@@ -102,5 +102,5 @@ def list_deliveries(
 
 @router.post("/webhooks/deliveries/{delivery_id}/redeliver", status_code=202, responses=answers(403, 404))
 def redeliver_one(request: Request, delivery_id: int, actor: Actor) -> DeliveryDocument:
-    """Send a delivery once more."""
+    """Send a delivery again."""
     return redeliver(request.app.state.engine, delivery_id, actor=actor)

@@ -1,4 +1,4 @@
-"""Keeping: what fills the disk, the retention policy and what belongs to nothing, each as a plan first."""
+"""Storage: disk usage, the retention policy and orphans; removals are planned first."""
 
 from typing import Annotated, Any
 
@@ -36,34 +36,34 @@ class PolicyQuery(BaseModel):
 
 
 class PolicyApply(PolicyQuery):
-    """A policy to be applied, with the plan that was looked at."""
+    """A policy to be applied, with the plan that was shown."""
 
     plan: str = Field(min_length=1, max_length=64, description="`plan` of `GET /retention` with the same limits.")
 
 
 @router.get("/usage", response_model=StorageDocument, dependencies=[OneOfFew], responses=answers(429))
 def show_usage(request: Request, settings: AppSettings, refresh: bool = False) -> Any:
-    """Give the bytes of every run's folder, largest first, of the database and of data sets, and the free disk.
+    """Return the size of every run's folder, largest first, of the database and of data sets, and the free disk.
 
-    `refresh` measures ended runs anew.
+    `refresh` measures ended runs again.
     """
     return json_headers() if headers_alone(request) else storage(request.app.state.engine, settings, refresh=refresh)
 
 
 @router.get("/retention", responses=answers())
 def show_plan(request: Request, settings: AppSettings, query: Annotated[PolicyQuery, Query()]) -> Plan:
-    """Give what a policy would remove; removes nothing. Pinned runs and runs that have not ended always stay."""
+    """Return what a policy would remove; removes nothing. Pinned runs and runs that have not ended are always kept."""
     return plan(request.app.state.engine, settings, query.policy())
 
 
 @router.post("/retention", responses=answers(403, 409))
 def apply_plan(request: Request, settings: AppSettings, body: PolicyApply, actor: Actor) -> Applied:
-    """Remove what the named plan shows; 409 when the policy would by now remove other runs."""
+    """Remove the runs of the given plan; 409 if the policy would remove different runs by now."""
     return apply(request.app.state.engine, settings, body.policy(), seen=body.plan, actor=actor)
 
 
 class OrphansRemove(BaseModel):
-    """The list that was looked at."""
+    """The list that was shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,13 +72,13 @@ class OrphansRemove(BaseModel):
 
 @router.get("/orphans", response_model=OrphanList, dependencies=[OneOfFew], responses=answers(429))
 def show_orphans(request: Request, settings: AppSettings) -> Any:
-    """List what belongs to no run and has been quiet for ten minutes, with bytes and why; removes nothing."""
+    """List orphans that have not changed for ten minutes, with size and reason; removes nothing."""
     return json_headers() if headers_alone(request) else orphan_list(request.app.state.engine, settings)
 
 
 @router.post("/orphans", responses=answers(403, 409))
 def remove_listed(request: Request, settings: AppSettings, body: OrphansRemove, actor: Actor) -> OrphansRemoved:
-    """Remove what the named list shows as removable; 409 when it would by now be something else."""
+    """Remove the removable orphans of the given list; 409 if the list is different by now."""
     removed = remove_orphans(request.app.state.engine, settings, seen=body.plan, actor=actor)
     done = listed(settings, removed)
     return OrphansRemoved(removed=done.items, bytes=done.bytes)

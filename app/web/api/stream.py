@@ -27,7 +27,7 @@ RETRY: Final = b"retry: 1000\n\n"
 FROM_THE_START: Final = ("", "0")
 ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "Server-sent events `event`, `log`, `state`, `end`", "content": {"text/event-stream": {}}},
-    204: {"description": "The cursor is past the end: there is nothing more to come"},
+    204: {"description": "The cursor is past the end: nothing will follow"},
 }
 Part = Literal["event", "log", "state"]
 
@@ -39,14 +39,14 @@ async def stream(
     run_id: int,
     after: Annotated[str, Query(max_length=20_000)] = "",
     last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
-    only: Annotated[list[Part] | None, Query(description="Leave out all but these; `end` always comes.")] = None,
-    stage: Annotated[StageName | None, Query(description="Events and output of this stage alone.")] = None,
-    rank: Annotated[RankNumber | None, Query(description="Events and output of this rank alone.")] = None,
-    type: Annotated[EventType | None, Query(description="Events of this type alone.")] = None,  # noqa: A002  # the name in the URL
+    only: Annotated[list[Part] | None, Query(description="Only items of these types; `end` is always sent.")] = None,
+    stage: Annotated[StageName | None, Query(description="Only events and output of this stage.")] = None,
+    rank: Annotated[RankNumber | None, Query(description="Only events and output of this rank.")] = None,
+    type: Annotated[EventType | None, Query(description="Only events of this type.")] = None,  # noqa: A002  # the name in the URL
 ) -> Response:
     """Follow a run from its first item, or from a cursor, through its end.
 
-    A cursor belongs to its run and to the filters it was given for; with others it is refused.
+    A cursor belongs to its run and filters; with others it is refused.
     """
     wanted = Wanted(
         moves=_asked("state", only),
@@ -81,7 +81,7 @@ async def _frames(request: Request, run_id: int, cursor: Cursor, wanted: Wanted)
             read = partial(run_in_threadpool, _read, request, run_id, cursor, wanted)
             try:
                 found = await channel.shared((cursor, wanted), read)
-            except NotFound:  # deleted while it was watched
+            except NotFound:  # deleted while it was followed
                 return
             cursor = found.cursor
             if found.frames:
@@ -94,7 +94,7 @@ async def _frames(request: Request, run_id: int, cursor: Cursor, wanted: Wanted)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
-    """One reading, encoded once for all streams at the same place."""
+    """One reading, encoded once for all streams at the same position."""
 
     frames: bytes
     cursor: Cursor

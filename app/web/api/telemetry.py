@@ -1,4 +1,4 @@
-"""What a run says while it works: events, metrics, logs, and use of the machine."""
+"""Telemetry of a run: events, metrics, logs, and resource use."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ from trainer.contract.events import EVENT_FIELDS
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
 
 CHUNK: Final = 1 << 18
-AFTER: Final = "Events with a higher number, whatever the filters: `next_after` of the page before."
+AFTER: Final = "Events with a higher number, with any filters: `next_after` of the previous page."
 LARGEST_RANK: Final = 2**31 - 1
 EventType = Literal["start", "phase", "progress", "metrics", "sync", "checkpoint", "message", "error", "end"]
 assert set(EventType.__args__) == set(EVENT_FIELDS)  # type: ignore[attr-defined]  # noqa: S101
@@ -51,7 +51,7 @@ def list_events(
     type: EventType | None = None,  # noqa: A002  # the name in the URL
     limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100,
 ) -> EventList:
-    """List rank events in order; ask again with `after=next_after` for those that follow."""
+    """List rank events in order; request the following ones with `after=next_after`."""
     get_run(session, run_id)
     wanted = EventFilter(stage=stage, rank=rank, type=type)
     return events(session, run_id, after=after, wanted=wanted, limit=limit)
@@ -61,7 +61,7 @@ def list_events(
 def list_malformed(
     run_id: int, session: ReadSession, limit: Annotated[int, Query(ge=1, le=EVENTS_LIMIT)] = 100
 ) -> MalformedList:
-    """List lines that are no events and the torn tails of ended attempts: kept aside, counted in no number."""
+    """List malformed lines, which are not events, and the torn tails of ended attempts; they have no event ids."""
     get_run(session, run_id)
     return malformed_lines(session, run_id, limit)
 
@@ -77,9 +77,9 @@ def list_metrics(
     first: Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="First step.")] = None,
     last: Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="Last step.")] = None,
 ) -> MetricList:
-    """Give metric series, thinned to `max_points` without losing an extreme or the first NaN of a stretch.
+    """Return metric series, down-sampled to `max_points`, keeping extremes and the first NaN of each section.
 
-    `from` and `to` narrow them to a range of steps before they are thinned: ask for a short range to see every point.
+    `from` and `to` select a range of steps before down-sampling: request a short range to get every point.
     """
     get_run(session, run_id)
     steps = _steps(first, last)
@@ -91,14 +91,14 @@ def _steps(first: float | None, last: float | None) -> StepRange:
     high = EVERY_STEP[1] if last is None else last
     if low > high:
         raise refused(
-            "from", f"is {exact(low)}, which lies after to = {exact(high)}; a range starts at its smaller step"
+            "from", f"is {exact(low)}, which is greater than to = {exact(high)}; from must not be greater than to"
         )
     return EVERY_STEP if first is None and last is None else (low, high)
 
 
 @router.get("/resources", responses=answers(404))
 def list_resources(run_id: int, session: ReadSession) -> ResourceList:
-    """Give CPU, memory and GPU use of every rank over time, a bounded number of samples however long the run."""
+    """Return CPU, memory and GPU use of every rank over time, with a bounded number of samples."""
     return resources(session, get_run(session, run_id))
 
 
@@ -117,7 +117,7 @@ def read_log(
     limit: Annotated[int, Query(ge=1, le=LOG_LIMIT)] = DEFAULT_LIMIT,
     download: bool = False,
 ) -> LogPiece | Response:
-    """Give a piece of a rank's output; `stage` and `attempt` default to the newest, a negative offset counts from the
+    """Return a piece of a rank's output; `stage` and `attempt` default to the newest, a negative offset counts from the
     end, `download=1` streams the whole file.
     """
     get_run(session, run_id)
@@ -131,7 +131,7 @@ def read_log(
 
 
 def _download(log: LogFile, filename: str) -> Response:
-    # The length is that of this moment: a rank that goes on writing must not make the answer longer than announced.
+    # The length is fixed now: a rank that is still writing must not make the answer longer than announced.
     size = log.path.stat().st_size if log.path.is_file() else 0
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{filename}"'}
     return StreamingResponse(_file(log.path, size), media_type="text/plain; charset=utf-8", headers=headers)

@@ -1,4 +1,4 @@
-"""What the comparison of runs shows beyond its rows: curves overlaid, and confusion matrices with their difference."""
+"""Charts of a comparison: overlaid curves, and confusion matrices with their difference."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ class RunLine:
     """One line of one run."""
 
     place: int
-    """Of the run in the comparison: its colour."""
+    """Index of the run in the comparison: its colour."""
     name: str
     x: Sequence[Any]
     y: Sequence[Any]
     points: int | None = None
-    """How many there are, of which these are drawn; None for a curve of a result, which is whole."""
+    """Number of existing points, of which these are drawn; None for a curve of a result, which is complete."""
 
 
 def curves(
@@ -43,9 +43,9 @@ def curves(
     find: str = "",
     most: int = FIRST_CHARTS,
 ) -> MetricCharts:
-    """Return the curves of the results and one chart per metric, the lines of every run in each.
+    """Return the curves of the results and one chart per metric, each with the lines of every run.
 
-    `documents` are in the order of the runs, and so are their `results`; `find` narrows the names, whatever case.
+    `documents` and `results` are in the order of the runs; `find` filters the names, case-insensitively.
     """
     found = _result_lines([document.id for document in documents], results) | _metric_lines(documents)
     matching = [place for place in found if find.casefold() in place[0].casefold()]
@@ -78,7 +78,8 @@ def overlay(title: str, x_label: str, lines: Sequence[RunLine]) -> dict[str, Any
     """Return a series panel: a colour per run, a dash pattern for each of its lines, every line with its own steps."""
     drawn, seen = [], Counter[int]()
     for line in lines:
-        # The first line of each run differs in its dash too, so that runs can be told apart without their colours.
+        # The first lines of the runs also differ in their dash pattern, so that runs are distinguishable without
+        # colours.
         dash = line.place + seen[line.place]
         drawn.append({"name": line.name, "x": line.x, "y": line.y, "colour": line.place, "dash": dash})
         seen[line.place] += 1
@@ -87,9 +88,7 @@ def overlay(title: str, x_label: str, lines: Sequence[RunLine]) -> dict[str, Any
 
 
 def matrix_pairs(ids: Sequence[int], results: Sequence[Mapping[str, Any]]) -> list[MatrixPair]:
-    """Return the confusion matrices of the first run against those of every other: same mode where there is one, else
-    by place; only over the same classes.
-    """
+    """Return the confusion matrices of the first run against every other: same mode or position, same classes."""
     matrices = [[p for p in result.get("panels", []) if p["type"] == "confusion_matrix"] for result in results]
     pairs = []
     for place, panel in enumerate(matrices[0] if matrices else []):

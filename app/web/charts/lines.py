@@ -1,7 +1,7 @@
-"""Line charts as the server draws them: gaps at values that are no number, the first of them marked, and a table.
+"""Line charts drawn by the server: gaps at non-finite values, the first of them marked, and a table.
 
-A line may have steps of its own (`x` in the line); without, it uses those of its panel. Where a line has no point at
-a step, it has nothing to say there and goes straight on; null and non-finite values are points, and break the line.
+A line may have its own steps (`x` in the line); otherwise it uses those of its panel. A step without a point does not
+interrupt the line; null and non-finite values are points, and break the line.
 """
 
 import math
@@ -27,14 +27,14 @@ from app.web.charts.shapes import (
 )
 
 TABLE_ROWS: Final = 100
-"""Steps in the table below a chart; the drawing and the exports have all of them."""
+"""Maximum number of steps in the table below a chart; the drawing and the exports have all of them."""
 
 Point = tuple[float, float, Any]
 """Step, value as a float, value as given."""
 
 
 def line_points(panel: Mapping[str, Any], line: Mapping[str, Any]) -> list[Point]:
-    """Return the points of a line by rising step; of two at one step the later one counts."""
+    """Return the points of a line by increasing step; of two points at one step the later one counts."""
     given = line["y"]
     steps = floats(line.get("x", panel["x"]))
     found = {at: (at, value, raw) for at, value, raw in zip(steps, floats(given), given, strict=False)}
@@ -54,7 +54,7 @@ def series_chart(panel: Mapping[str, Any]) -> Chart:
 
 
 def single_points(panel: Mapping[str, Any]) -> Values | None:
-    """Return the points of a `series` panel as a table where no line has more than one; else None: that is a chart."""
+    """Return the points of a `series` panel as a table if no line has more than one; else None."""
     rows = []
     for line in panel["lines"]:
         points = line_points(panel, line)
@@ -66,7 +66,7 @@ def single_points(panel: Mapping[str, Any]) -> Values | None:
 
 
 def whole(at: float) -> float | int:
-    """Return a step as an integer where it is one."""
+    """Return a step as an integer if it is integral."""
     return int(at) if at.is_integer() else at
 
 
@@ -95,7 +95,7 @@ def _curve(index: int, line: Mapping[str, Any], points: Sequence[Point], axes: t
 
 
 def _values(panel: Mapping[str, Any], lines: Sequence[Sequence[Point]]) -> Values:
-    """Return the first steps as a table, a column per line; None where a line has no point."""
+    """Return the first steps as a table, a column per line; None if a line has no point."""
     steps = sorted({at for points in lines for at, _, _ in points})
     shown = steps[:TABLE_ROWS]
     last = shown[-1] if shown else -math.inf
@@ -115,14 +115,14 @@ def _values(panel: Mapping[str, Any], lines: Sequence[Sequence[Point]]) -> Value
 def stepped_panel(
     title: str, x_label: str, lines: Sequence[Mapping[str, Any]], *, drawn: int, there: int, things: str = "points"
 ) -> dict[str, Any]:
-    """Return a series panel whose lines have steps of their own, and say how many of what is there are drawn."""
+    """Return a series panel whose lines have their own steps, with a note on how many points are drawn."""
     note = f"{drawn:,} of {there:,} {things}, extremes kept." if drawn < there else ""
     common = {"type": "series", "title": title, "note": note, "x": [], "x_label": x_label, "y_label": ""}
     return {**common, "lines": lines}
 
 
 def script_data(panel: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the browser draws the chart from: names, steps and values, colours and dashes where they are set."""
+    """Return the chart's data for the browser: names, steps and values, and colours and dashes if set."""
     kept = ("name", "x", "y", "colour", "dash")
     lines = [{name: line[name] for name in kept if name in line} for line in panel["lines"]]
     common = {"x": panel["x"], "x_label": panel["x_label"], "lines": lines}

@@ -1,4 +1,4 @@
-"""Charts of a run's metrics: one per metric, a line per stage and rank, as many as a page asks for."""
+"""Charts of a run's metrics: one per metric, a line per stage and rank, up to the page's limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from app.web.charts.lines import stepped_panel
 from app.web.views.panels import NUMBERS, PanelView, panel_views
 
 POINTS: Final = 300
-"""Of each line when the page is rendered; the browser asks for finer ones when somebody looks closer."""
+"""Points per line when the page is rendered; the browser requests finer data on zoom."""
 FIRST_CHARTS: Final = 12
 MOST_CHARTS: Final = 96
 FIRST_METRICS: Final = ("loss", "accuracy")
@@ -18,37 +18,37 @@ FIRST_METRICS: Final = ("loss", "accuracy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCharts:
-    """The charts of one page, and how many metrics there are besides."""
+    """The charts of one page, and the number of further metrics."""
 
     panels: list[PanelView]
     names: list[str]
     """Every metric of the run, losses and accuracies first."""
     matching: int
-    """Metrics whose name has the text that was looked for; all of them without one."""
+    """Metrics whose name contains the search text; all metrics without one."""
     find: str
     most: int
     numbers: list[list[Any]] = field(default_factory=list)
-    """Metric, line, step and value of every metric that has a single point per line: no chart is drawn of those."""
+    """Metric, line, step and value of every metric that has a single point per line: these are not drawn as charts."""
 
     @property
     def shown(self) -> int:
-        """How many metrics the page shows, as charts or as numbers."""
+        """Number of metrics on the page, as charts or as numbers."""
         return len(self.panels) + len({row[0] for row in self.numbers})
 
     @property
     def first(self) -> str:
-        """Parts of names that come before all others, as the browser keeps to them when metrics arrive."""
+        """Parts of metric names that are sorted first; the browser uses the same order when metrics arrive."""
         return " ".join(FIRST_METRICS)
 
     @property
     def more(self) -> int | None:
-        """How many charts the next larger page has; None when there is no more to show."""
+        """Number of charts on the next larger page; None if there is no more to show."""
         wanted = min(2 * self.most, self.matching, MOST_CHARTS)
         return wanted if wanted > self.shown else None
 
 
 def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = FIRST_CHARTS) -> MetricCharts:
-    """Return at most `most` charts of the metrics whose name contains `find`, whatever its case."""
+    """Return at most `most` charts of the metrics whose name contains `find`, case-insensitively."""
     names = sorted(metric_keys(session, run_id), key=lambda key: (not any(word in key for word in FIRST_METRICS), key))
     matching = [name for name in names if find.casefold() in name.casefold()]
     most = max(1, min(most, MOST_CHARTS))
@@ -75,6 +75,6 @@ def metric_panel(key: str, series: Sequence[MetricSeries]) -> dict[str, Any]:
 
 
 def line_name(item: MetricSeries) -> str:
-    """Return the name of one metric line: stage, attempt when repeated, rank."""
+    """Return the name of one metric line: stage, attempt if repeated, rank."""
     attempt = f" attempt {item.attempt}" if item.attempt > 1 else ""
     return f"{item.stage}{attempt} rank {item.rank}"

@@ -1,4 +1,4 @@
-"""Charts of what the ranks of a run used: one per measure, a line per rank, gaps between stages."""
+"""Charts of resource use: one per measure, a line per rank, gaps between stages."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,11 +19,11 @@ CHARTS: Final = (
 )
 GAP_SECONDS: Final = 0.001
 MOST_POINTS: Final = 400
-"""Samples in one line; more are thinned out, extremes kept."""
+"""Maximum number of samples per line; more are down-sampled, keeping extremes."""
 
 
 def resource_panels(session: Session, run: Run) -> list[PanelView]:
-    """Return the charts there are numbers for."""
+    """Return the charts that have data."""
     series = resources(session, run).series
     panels = []
     for key, title, unit in CHARTS:

@@ -24,7 +24,7 @@ class Scale:
         return math.log10(max(value, 1e-300)) if self.log else value
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Return at most about `most` round values within the range."""
+        """Return about `most` round values within the range."""
         return _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
 
 
@@ -47,7 +47,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return (low, high) around finite `values`, widened a little; (0, 1) when there are none."""
+    """Return (low, high) around finite `values`, widened a little; (0, 1) if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return 0.0, 1.0

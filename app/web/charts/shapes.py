@@ -1,4 +1,4 @@
-"""Charts as the server draws them in SVG, complete without JavaScript: what they consist of, and histograms."""
+"""Server-drawn SVG charts, complete without JavaScript: their elements, and histograms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ TOP: Final = 10
 BOTTOM: Final = 204
 COLOURS: Final = 10
 DASHES: Final = ("", "8 4", "2 3", "9 3 2 3", "4 2")
-"""Dash patterns of lines, so that nobody needs to tell colours apart; the first is unbroken."""
+"""Dash patterns of lines, so that lines are distinguishable without colours; the first is solid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """The first value of a line that is no finite number."""
+    """The first non-finite value of a line."""
 
     at: float
     """Its position along the axis."""
     name: str
     """NaN or an infinity."""
     text: str
-    """Which line, which value, which step."""
+    """Line, value and step as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Curve:
     dash: str
     pieces: list[str]
     dots: list[tuple[float, float]]
-    """Points that stand alone between gaps."""
+    """Isolated points between gaps."""
     odd: Odd | None
 
 
@@ -58,7 +58,7 @@ class Values:
     columns: list[str]
     rows: list[list[Any]]
     steps: int
-    """Rows the whole table would have."""
+    """Number of rows of the complete table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Chart:
 
 
 def floats(values: Sequence[Any]) -> list[float]:
-    """Return numbers as floats; null and names of non-finite numbers become what they stand for."""
+    """Return numbers as floats; null and names of non-finite numbers become non-finite floats."""
     return [math.nan if value is None else float(decode_number(value) or 0.0) for value in values]
 
 
@@ -98,12 +98,12 @@ def ticks(scale: Scale, most: int) -> list[Tick]:
 
 
 def colour(index: int) -> str:
-    """Return the colour class of the line or group with that index."""
+    """Return the colour class of the line or group with this index."""
     return f"c{index % COLOURS}"
 
 
 def dash(index: int) -> str:
-    """Return the dash pattern of the line with that index, as SVG writes it."""
+    """Return the dash pattern of the line with this index, in SVG notation."""
     return DASHES[index % len(DASHES)]
 
 
@@ -111,7 +111,7 @@ def histogram_chart(panel: Mapping[str, Any]) -> Chart:
     """Draw a `histogram` panel: groups side by side in every bin.
 
     On a logarithmic axis bins are drawn equally wide. Counts that span more than two decades are drawn on a logarithmic
-    scale too, and the chart says so.
+    scale too, and the axis label says so.
     """
     groups = panel["groups"]
     edges = floats(panel["edges"])

@@ -1,4 +1,4 @@
-"""The chart of one check over many runs, drawn by the server with a link per run, and its reading in words."""
+"""The chart of one check over many runs, drawn by the server with a link per run, and its summary in words."""
 
 import math
 import statistics
@@ -23,10 +23,9 @@ BOTTOM: Final = 216
 LOG_FROM: Final = 50.0
 """A larger ratio between the largest and the smallest positive value is drawn on a logarithmic scale."""
 ROSE: Final = 3.0
-"""A passing run is pointed out that uses so many times the usual share of its limit, or has so little of the usual
-margin above its minimum."""
+"""Factor for a warning about a passing run, compared with the usual share of its limit or margin above its minimum."""
 BEFORE: Final = 20
-"""Runs whose median the newest is compared with."""
+"""Number of earlier runs whose median the newest is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +42,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendChart:
-    """Everything the template draws."""
+    """The data of the template."""
 
     points: list[Point]
     curve: list[str]
-    """SVG point lists of the measured values, broken where a run has no finite one."""
+    """SVG point lists of the measured values, broken at runs without a finite value."""
     limits: list[str]
     limit_name: str
-    """What the limit is: `limit`, `expected` or `minimum`."""
+    """Name of the limit: `limit`, `expected` or `minimum`."""
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     log: bool
@@ -59,7 +58,7 @@ class TrendChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the newest run says against those before it."""
+    """The newest run compared with earlier runs."""
 
     css: str
     """Class of the banner: `pass`, `fail`, `warn` or `inconclusive`."""
@@ -68,7 +67,7 @@ class Reading:
 
 
 def trend_chart(items: Sequence[Item]) -> TrendChart:
-    """Draw the runs in their order, evenly spaced; what is no finite number stands at the upper edge."""
+    """Draw the runs in order, evenly spaced; non-finite values are drawn at the upper edge."""
     values = [_float(item["measured"]) for item in items]
     limits = [_float(item["limit"]) for item in items]
     y, log = _scale([*values, *limits])
@@ -108,7 +107,7 @@ def _scale(values: Sequence[float]) -> tuple[Scale, bool]:
 def _height(y: Scale, value: float) -> float:
     if not math.isfinite(value):
         return TOP
-    return y(max(value, y.low))  # a zero on a logarithmic scale stands at its foot
+    return y(max(value, y.low))  # a zero on a logarithmic scale is drawn at the bottom
 
 
 def _pieces(x: Scale, y: Scale, values: Sequence[float]) -> list[str]:
@@ -134,15 +133,15 @@ def _title(item: Item) -> str:
 
 
 def reading(items: Sequence[Item]) -> Reading:
-    """Say whether the newest run passed, since when it fails, and how it compares with the runs before it."""
+    """Return whether the newest run passed, since when runs fail, and how it compares with earlier runs."""
     newest = items[-1]
     run = f"run {newest['run_id']}"
     if newest["passed"] is None:
         return Reading(css="inconclusive", title=f"The newest, {run}, could not be judged", text=_before(items))
     if not newest["passed"]:
         since, failing = _failing(items)
-        held = f"{failing} runs in a row, since run {since}. " if failing > 1 else "The one before it did not. "
-        held = "It is the only one so far. " if len(items) == 1 else held
+        held = f"{failing} runs in a row, since run {since}. " if failing > 1 else "The previous run did not. "
+        held = "It is the only run so far. " if len(items) == 1 else held
         return Reading(css="fail", title=f"The newest, {run}, fails{_against(newest)}", text=held + _before(items))
     title, nearer = f"The newest, {run}, passes{_against(newest)}", _nearer(items)
     if nearer:
@@ -151,7 +150,7 @@ def reading(items: Sequence[Item]) -> Reading:
 
 
 def _against(item: Item) -> str:
-    """Return how the measured number lies against the limit, as the end of a sentence."""
+    """Return how the measured number compares with the limit, as the end of a sentence."""
     relation, off = relation_of(item), difference(item)
     if relation is Relation.AT_MOST:
         used = share(item)
@@ -167,17 +166,17 @@ def _against(item: Item) -> str:
 
 
 def _nearer(items: Sequence[Item]) -> str:
-    """Return how much nearer to its limit the newest run is than passing runs before it; empty when it is not."""
+    """Return how much nearer to its limit the newest run is than earlier passing runs; empty if it is not."""
     usual, newest = _usual(items), _room(items[-1])
     if usual is None or newest is None or usual <= 0:
         return ""
     if relation_of(items[-1]) is Relation.AT_MOST:
-        return f"{number(newest / usual)} times what was usual" if newest > ROSE * usual else ""
+        return f"{number(newest / usual)} times the usual share" if newest > ROSE * usual else ""
     return f"{percent(newest / usual)} of the usual margin" if newest < usual / ROSE else ""
 
 
 def _room(item: Item) -> float | None:
-    """Return what is compared between runs: the share of a limit, the margin above a minimum."""
+    """Return the number compared between runs: the share of a limit, or the margin above a minimum."""
     relation = relation_of(item)
     if relation is Relation.EQUAL:
         return None
@@ -195,7 +194,7 @@ def _failing(items: Sequence[Item]) -> tuple[int, int]:
 
 
 def _usual(items: Sequence[Item]) -> float | None:
-    """Return the median of `_room` over the passing runs before the newest that are read alike; None without any."""
+    """Return the median of `_room` over earlier passing runs with the same relation; None without any."""
     alike = [item for item in items[:-1] if relation_of(item) is relation_of(items[-1])]
     passing = [room for item in alike if item["passed"] and (room := _room(item)) is not None]
     return statistics.median(passing[-BEFORE:]) if passing else None
@@ -206,10 +205,10 @@ def _before(items: Sequence[Item]) -> str:
     if relation is Relation.EQUAL:
         passed, before = sum(bool(item["passed"]) for item in items[:-1]), len(items) - 1
         if before <= 1:
-            return "The run before it passed." if passed else ""
-        return f"{passed:,} of the {before:,} runs before it passed."
+            return "The previous run passed." if passed else ""
+        return f"{passed:,} of the {before:,} earlier runs passed."
     if usual is None:
-        return "No run before it passed with a number to compare with."
+        return "No earlier run passed with a comparable number."
     if relation is Relation.AT_MOST:
-        return f"Passing runs before it used {times(usual)} of theirs (median of at most {BEFORE})."
-    return f"Passing runs before it were {number(usual)} above their minimum (median of at most {BEFORE})."
+        return f"Earlier passing runs used {times(usual)} of theirs (median of at most {BEFORE})."
+    return f"Earlier passing runs were {number(usual)} above their minimum (median of at most {BEFORE})."

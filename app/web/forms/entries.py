@@ -1,4 +1,4 @@
-"""Logs shown a page at a time, newest first: the part of their address that all of them have."""
+"""Paginated logs, newest first: their common query parameters."""
 
 from urllib.parse import urlencode
 
@@ -8,7 +8,7 @@ from app.runs.ordering import LARGEST_ID
 
 
 class EntriesQuery(BaseModel):
-    """Filters of a log, as the address carries them; empty means all."""
+    """Filters of a log in the URL; empty means all."""
 
     run: str = Field("", max_length=19)
     before: int | None = Field(None, ge=1, le=LARGEST_ID)
@@ -19,7 +19,7 @@ class EntriesQuery(BaseModel):
         return urlencode({name: value for name, value in values.items() if value})
 
     def run_id(self) -> int | None:
-        """Return the run asked for; what is no number means no run, and finds nothing."""
+        """Return the requested run; text that is not a number matches no run."""
         words = self.run.strip().removeprefix("#")
         if not words:
             return None

@@ -1,4 +1,4 @@
-"""A form out of a kind's JSON Schema: fields with their presets, and entered text back into typed values."""
+"""Forms from a kind's JSON Schema: fields with their preset values, and typed values from entered text."""
 
 import json
 import re
@@ -15,7 +15,7 @@ BOOLEANS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One parameter as the form shows it."""
+    """One parameter in the form."""
 
     name: str
     title: str
@@ -24,7 +24,7 @@ class FormField:
     """Values to choose from; empty for a text field."""
     numeric: bool
     usual: str
-    """The preset's value, taken when the field stays empty; empty when there is none."""
+    """The preset's value, used if the field is left empty; empty if there is none."""
     entered: str
     error: str
 
@@ -32,7 +32,7 @@ class FormField:
 def form_fields(
     schema: Mapping[str, Any], usual: Mapping[str, Any], entered: Mapping[str, str], errors: Mapping[str, str]
 ) -> list[FormField]:
-    """Return a field per property of `schema`, in its order; `usual` holds the preset's complete values."""
+    """Return a field per property of `schema`, in its order; `usual` contains the preset's complete values."""
     return [
         _field(name, _resolve(schema, prop), usual.get(name), entered.get(name, ""), errors.get(name, ""))
         for name, prop in schema.get("properties", {}).items()
@@ -57,7 +57,7 @@ def _field(name: str, prop: Mapping[str, Any], usual: Any, entered: str, error: 
 
 
 def _resolve(schema: Mapping[str, Any], prop: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a property with its reference followed."""
+    """Return a property with its reference resolved."""
     if "$ref" in prop:
         target = schema.get("$defs", {}).get(str(prop["$ref"]).rsplit("/", 1)[-1], {})
         return {**target, **{key: value for key, value in prop.items() if key != "$ref"}}
@@ -70,7 +70,7 @@ def _types(prop: Mapping[str, Any]) -> list[str]:
 
 
 def _range(prop: Mapping[str, Any]) -> str:
-    # Limits of an optional number sit one level down.
+    # Limits of an optional number are one level deeper.
     parts = [prop, *prop.get("anyOf", [])]
     found = {key: part[key] for part in parts for key in ("minimum", "maximum", "exclusiveMinimum") if key in part}
     words = []
@@ -84,14 +84,14 @@ def _range(prop: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a value as it may be typed into its field, with every digit; text is never quoted there."""
+    """Return a value as it is typed into its field, with every digit; text is never quoted there."""
     if value is None:
         return ""
     return value if isinstance(value, str) else exact(value)
 
 
 def typed(schema: Mapping[str, Any], entered: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of all filled-in fields; text that does not fit its type stays text, to be refused by name."""
+    """Return the values of all filled-in fields; text of the wrong type is kept as text and refused later."""
     properties = schema.get("properties", {})
     return {
         name: _value(_resolve(schema, properties.get(name, {})), text.strip())

@@ -1,4 +1,4 @@
-"""The query of the list of runs: filters, order and columns, as an address or a form carries them."""
+"""Query of the list of runs: filters, order and columns, from a URL or a form."""
 
 from typing import Annotated, Any, Final, Self
 from urllib.parse import parse_qs, urlencode
@@ -29,13 +29,13 @@ Words = Annotated[list[Annotated[str, Field(max_length=64)]], Field(default_fact
 
 
 class ListQuery(BaseModel):
-    """Filters of the list, as the address carries them; empty means all."""
+    """Filters of the list in the URL; empty means all."""
 
     kind: Words
     state: Words
     verdict: Words
     tag: list[Annotated[str, Field(max_length=1500)]] = Field(default_factory=list, max_length=20)
-    """Each one or several tags, as `app.runs.tags` reads them."""
+    """Each item is one or several tags, as `app.runs.tags` reads them."""
     pinned: str = Field("", max_length=8)
     q: str = Field("", max_length=200)
     sort: str = Field("", max_length=16)
@@ -44,7 +44,7 @@ class ListQuery(BaseModel):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the query of an address from a form's field; what is none becomes the list without filters."""
+        """Return the query from a form's field; an invalid one becomes the list without filters."""
         try:
             given = parse_qs(text, max_num_fields=200)
             several = {name: values for name, values in given.items() if name in SEVERAL}
@@ -53,11 +53,11 @@ class ListQuery(BaseModel):
             return cls.model_validate({})
 
     def tags(self) -> list[str]:
-        """Return the tags a run must carry."""
+        """Return the tags that a run must have."""
         return list(dict.fromkeys(tag for text in self.tag for tag in tags_from_text(text)))
 
     def filters(self) -> RunFilters:
-        """Return them as the store takes them."""
+        """Return the filters for the store."""
         return RunFilters(
             state=[word for word in self.state if word],
             kind=[word for word in self.kind if word],
@@ -68,20 +68,20 @@ class ListQuery(BaseModel):
         )
 
     def order(self) -> Order:
-        """Return what the list is sorted by; what is no order means pinned ones first, then the newest."""
+        """Return the order of the list; an invalid one means pinned runs first, then the newest."""
         return Order(self.sort) if self.sort in set(Order) else USUAL_ORDER
 
     def columns(self) -> list[str]:
-        """Return the columns to show: usual ones in their own order, then named ones; what is no column is left out."""
+        """Return the columns to show: usual ones in fixed order, then named ones; invalid ones are left out."""
         return [name for name in COLUMNS if name in self.col] + [item.text for item in self._named()] or list(USUAL)
 
     def extra(self) -> list[Column]:
-        """Return those columns that are no fields of a run: its main check, checks and parameters by name."""
+        """Return the columns that are not fields of a run: its main check, checks and parameters by name."""
         found = (Column.read(text) for text in self.columns())
         return [column for column in found if column is not None]
 
     def unknown(self) -> list[str]:
-        """Return what was asked for as a column and is none."""
+        """Return requested columns that do not exist."""
         return [text for text in dict.fromkeys(self.col) if text and text not in COLUMNS and Column.read(text) is None]
 
     def _named(self) -> list[Column]:
@@ -89,7 +89,7 @@ class ListQuery(BaseModel):
         return [column for column in found if column is not None and column.of != "main"][:MOST]
 
     def address(self, **changes: str | list[str]) -> str:
-        """Return the query string with `changes`, without empty values and without what is usual."""
+        """Return the query string with `changes`, without empty values and defaults."""
         values: dict[str, Any] = {
             **self.model_dump(),
             "tag": [text_from_tags([tag]) for tag in self.tags()],
@@ -101,7 +101,7 @@ class ListQuery(BaseModel):
         return urlencode({name: items for name, items in kept.items() if items}, doseq=True)
 
     def with_tag(self, tag: str) -> str:
-        """Return the query string of the list narrowed to one more tag, from its beginning."""
+        """Return the query string of the list filtered by one more tag, at its first page."""
         tags = list(dict.fromkeys([*self.tags(), tag]))
         return self.address(tag=[text_from_tags([item]) for item in tags], cursor="")
 

@@ -1,4 +1,4 @@
-"""Which part of a run's log a reader sees, as an address carries it."""
+"""Filter of a run's log in the URL."""
 
 from pydantic import BaseModel, Field
 
@@ -7,7 +7,7 @@ from app.web.runlog.lines import LogFilter
 
 
 class LogQuery(BaseModel):
-    """Which part of the log a reader sees, and from where on the stream starts."""
+    """Filter of the log, and the start of the stream."""
 
     after: str = Field("", max_length=20_000)
     stage: str = Field("", max_length=64)
@@ -15,12 +15,12 @@ class LogQuery(BaseModel):
     stream: str = Field("", max_length=9)
 
     def filter(self) -> LogFilter:
-        """Return it as a filter; a rank that is no number means all, an unknown stream everything."""
+        """Return the filter; a rank that is not a number means all, an unknown stream everything."""
         rank = int(self.rank) if self.rank.isascii() and self.rank.isdigit() and len(self.rank) < 7 else None
         stream = self.stream if self.stream in ("messages", "stdout", "stderr") else ""
         return LogFilter(stage=self.stage, rank=rank, stream=stream)
 
     def owner(self, run_id: int) -> str:
-        """Return what a cursor of this part of a run's log is `of`."""
+        """Return the owner of a cursor of this part of a run's log."""
         wanted = self.filter()
         return owner("page", run_id, wanted.stage, wanted.rank, wanted.stream)

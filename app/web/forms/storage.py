@@ -1,4 +1,4 @@
-"""The retention policy as it is typed, and the query of the storage page."""
+"""The typed retention policy, and the query of the storage page."""
 
 import math
 import re
@@ -16,7 +16,7 @@ LARGEST: Final = 2**63 - 1
 
 
 class PolicyForm(BaseModel):
-    """A retention policy as typed; empty fields limit nothing."""
+    """A retention policy as typed; empty fields mean no limit."""
 
     days: str = Field("", max_length=40)
     newest: str = Field("", max_length=40)
@@ -25,7 +25,7 @@ class PolicyForm(BaseModel):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was asked for."""
+        """Whether no limit was given."""
         return not (self.days.strip() or self.newest.strip() or self.most.strip())
 
     def policy(self) -> Policy:
@@ -41,17 +41,17 @@ class PolicyForm(BaseModel):
 
 
 class PolicyApply(PolicyForm):
-    """The policy with the plan that was looked at."""
+    """The policy with the plan that was shown."""
 
     plan: str = Field("", max_length=64)
 
 
 class StorageQuery(PolicyForm):
-    """The policy and the page of runs, as the address carries them."""
+    """The policy and the page of runs in the URL."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     orphans: bool = False
-    """Whether to look for what belongs to nothing: that walks through the folder of every run."""
+    """Whether to look for orphans, which walks through the folder of every run."""
 
     def address(self, page: int) -> str:
         """Return the query string of another page of runs under the same policy."""

@@ -1,4 +1,4 @@
-"""The window of the worked example, as its fields are typed: token counts and loss sums."""
+"""The typed window of the worked example: token counts and loss sums."""
 
 from fractions import Fraction
 from typing import Any, Final
@@ -11,11 +11,11 @@ MOST: Final = 1_000_000
 
 
 class Unreadable(ValueError):
-    """A typed number cannot be used; the text names its field."""
+    """A typed number is not usable; the text names its field."""
 
 
 def read_window(values: Any) -> list[list[tuple[str, str]]]:
-    """Return the typed text of every field, the example's own where nothing was typed."""
+    """Return the typed text of every field, or the example's value if nothing was typed."""
     return [
         [
             (values.get(f"n{rank}{batch}", str(tokens)), values.get(f"s{rank}{batch}", total))

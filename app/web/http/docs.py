@@ -1,4 +1,4 @@
-"""`/docs`: the API's documentation from our own files, so that it works offline and without inline script."""
+"""`/docs`: the API's documentation from our own files, so that it works offline and without inline scripts."""
 
 from collections.abc import Mapping
 from html import escape
@@ -12,16 +12,16 @@ from app.formats import first_clause
 router = APIRouter(include_in_schema=False)
 
 TAGS: Final[list[Mapping[str, Any]]] = [
-    {"name": "runs", "description": "Record runs, look at them, change what they are called, end and remove them."},
-    {"name": "telemetry", "description": "What the ranks of a run told, measured, used and printed."},
-    {"name": "files", "description": "What a run left: result, artifacts, checkpoints."},
+    {"name": "runs", "description": "Record, read, edit, cancel, retry and delete runs."},
+    {"name": "telemetry", "description": "Events, metrics, resource use and output of a run's ranks."},
+    {"name": "files", "description": "Outputs of a run: result, artifacts, checkpoints."},
     {"name": "exports", "description": "A run or a whole list as CSV, JSON or Parquet."},
-    {"name": "catalogue", "description": "What can be run, and runs side by side."},
-    {"name": "sharing", "description": "JUnit, badge, trends, a page to send, the webhook."},
-    {"name": "classification", "description": "Pictures classified by the model of a run."},
-    {"name": "keeping", "description": "What takes space, and what may go."},
+    {"name": "catalogue", "description": "Kinds of runs, and runs side by side."},
+    {"name": "sharing", "description": "JUnit, badges, trends, a page to share, the webhook."},
+    {"name": "classification", "description": "Classify pictures with a run's model."},
+    {"name": "keeping", "description": "Disk usage, retention and orphans."},
     {"name": "audit", "description": "Who did what."},
-    {"name": "health", "description": "Whether the service can do its work."},
+    {"name": "health", "description": "Health and status of the service."},
 ]
 """Groups of the API in the order in which the documentation shows them."""
 
@@ -56,10 +56,10 @@ async def docs(request: Request) -> HTMLResponse:
 
 
 class Described(FastAPI):
-    """An application whose description heads every operation with what it does, not with a function's name."""
+    """An application whose OpenAPI document summarises every operation by its description, not by a function name."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, made once."""
+        """Return the OpenAPI document, generated once."""
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():

@@ -1,4 +1,4 @@
-"""HEAD: the answer of GET without its body, which is not made where making it costs something."""
+"""HEAD: the answer of GET without its body, which is not generated if that is expensive."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ ASKED: Final = "ddp_audit.headers_alone"
 
 
 class HeadAsGet:
-    """ASGI middleware that answers HEAD where GET is answered, streams left out: they would never end."""
+    """ASGI middleware that answers HEAD for every GET route except streams, which would never end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a HEAD request on as GET, and stop the answer where its body begins."""
+        """Pass a HEAD request on as GET, and stop the answer before its body."""
         if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith(ENDLESS):
             await self._app(scope, receive, send)
             return
@@ -38,21 +38,21 @@ class HeadAsGet:
 
 
 class _Enough(Exception):
-    """Nobody wants the rest of an answer."""
+    """The rest of an answer is not wanted."""
 
 
 def headers_alone(request: Request) -> bool:
-    """Return whether the body of the answer is for nobody."""
+    """Return whether the body of the answer is discarded."""
     return bool(request.scope.get(ASKED, False))
 
 
 def without_body(response: Response) -> Response:
-    """Return the status and headers of `response`; its body is neither made nor read."""
+    """Return the status and headers of `response`; its body is neither generated nor read."""
     alone = StreamingResponse(iter(()), response.status_code)
     alone.raw_headers = response.raw_headers
     return alone
 
 
 def json_headers() -> Response:
-    """Return the headers of a JSON answer whose length nobody knows before it is made."""
+    """Return the headers of a JSON answer whose length is unknown before it is generated."""
     return StreamingResponse(iter(()), media_type="application/json")

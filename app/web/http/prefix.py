@@ -1,10 +1,10 @@
-"""The path prefix a reverse proxy puts before the service."""
+"""The path prefix that a reverse proxy adds to the service."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Prefixed:
-    """ASGI middleware that makes routes and links know the prefix, whether the proxy strips it or not."""
+    """ASGI middleware that makes routes and links work with the prefix, whether the proxy strips it or not."""
 
     def __init__(self, app: ASGIApp, *, prefix: str) -> None:
         self._app, self._prefix = app, prefix.rstrip("/")
@@ -14,7 +14,7 @@ class Prefixed:
         await self._app({**scope, "root_path": self._prefix, **self._whole(scope)}, receive, send)
 
     def _whole(self, scope: Scope) -> dict[str, str | bytes]:
-        """Return the path as the reader's browser asked for it: mounted static files are not found without."""
+        """Return the path as the browser requested it: mounted static files need the prefix."""
         path = str(scope.get("path", ""))
         if scope["type"] not in {"http", "websocket"} or path == self._prefix or path.startswith(f"{self._prefix}/"):
             return {}

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents, and the hook by which pages show them as HTML."""
+"""Errors as RFC 9457 problem documents, and the hook that lets pages show them as HTML."""
 
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -35,10 +35,10 @@ CODES: Final[Mapping[int, str]] = {
 }
 
 BARE: Final[Mapping[int, str]] = {
-    404: "there is nothing at this address; it may be mistyped, or what it showed was removed",
-    405: "this address does not take this method; the header Allow names those it takes",
+    404: "there is nothing at this address; it may be mistyped, or its content was removed",
+    405: "this address does not accept this method; the header Allow lists the accepted methods",
 }
-"""What to say where the framework only repeats the status."""
+"""Details for statuses where the framework only repeats the status text."""
 
 log = structlog.get_logger(__name__)
 
@@ -60,11 +60,11 @@ class ProblemDocument(Document):
     status: int
     detail: str
     code: str
-    errors: list[FieldMessage] | None = Field(None, description="Of a refusal: every field at fault.")
+    errors: list[FieldMessage] | None = Field(None, description="For a refusal: every invalid field.")
 
 
 class Problem(Exception):
-    """An answer that is an error; raise it anywhere below a route."""
+    """An error answer; raise it anywhere below a route."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Problem(Exception):
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
-    """Return the path of a request below the prefix a proxy may have put before it."""
+    """Return the path of a request without the prefix that a proxy may have added."""
     path, prefix = str(scope["path"]), str(scope.get("root_path") or "")
     if prefix and (path == prefix or path.startswith(f"{prefix}/")):
         return path[len(prefix) :] or "/"
@@ -119,7 +119,7 @@ ErrorPage = Callable[[Request, Problem], Response]
 
 
 def wants_html(request: Request) -> bool:
-    """Return whether a person waits for a page: a path outside the API whose client accepts HTML."""
+    """Return whether the client expects a page: a path outside the API, and HTML is accepted."""
     outside_api = not route_path(request.scope).startswith("/api/")
     return outside_api and "text/html" in request.headers.get("accept", "")
 
@@ -135,24 +135,24 @@ def answer(request: Request, problem: Problem) -> Response:
 
 
 def from_service(error: ServiceError) -> Problem:
-    """Return the problem that tells a refusal of the service layer."""
+    """Return the problem for a refusal of the service layer."""
     errors = [{"field": item.field, "message": item.message} for item in error.errors]
     return Problem(error.status, error.code, error.detail, title=error.title, errors=errors)
 
 
 def from_validation(error: RequestValidationError) -> Problem:
-    """Return the problem that names every field of a request that does not fit the schema."""
+    """Return the problem that names every field of a request that does not match the schema."""
     errors = [{"field": _field(item), "message": _sentence(item)} for item in error.errors()]
     detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors)
-    return Problem(422, "invalid", detail or "the request does not fit the schema", title="Refused", errors=errors)
+    return Problem(422, "invalid", detail or "the request does not match the schema", title="Refused", errors=errors)
 
 
 def _field(item: Mapping[str, Any]) -> str:
-    # The first part says where it was found (body, query, path); only a field's own name helps the reader.
+    # The first part is the location (body, query, path); only the field's name helps the reader.
     where, *parts = (str(part) for part in item["loc"])
-    if item["type"] == "json_invalid":  # the second part is a place in the text
+    if item["type"] == "json_invalid":  # the second part is a position in the text
         return where
-    if where == "query":  # which of several values it was says nothing that the message does not
+    if where == "query":  # the index of a repeated value adds nothing to the message
         parts = parts[:1]
     return ".".join(parts) or where
 
@@ -172,20 +172,21 @@ def from_http(error: HTTPException) -> Problem:
         return _unreadable_body()
     code = CODES.get(error.status_code, "error")
     detail = str(error.detail)
-    if detail == HTTPStatus(error.status_code).phrase:  # the framework's own refusals say no more than their name
+    if detail == HTTPStatus(error.status_code).phrase:  # the framework's own refusals contain only the status text
         detail = BARE.get(error.status_code, detail)
     return Problem(error.status_code, code, detail, headers=error.headers)
 
 
 def _unreadable_body() -> Problem:
-    # The framework has a 422 only for faults of JSON's grammar; what Python's parser gives up on is the same fault.
+    # The framework returns 422 only for JSON syntax errors; other failures of Python's parser are treated in the same
+    # way.
     message = "cannot be read as JSON: nested too deeply, a number with thousands of digits, or not UTF-8"
     errors = [{"field": "body", "message": message}]
     return Problem(422, "invalid", f"body: {message}", title="Refused", errors=errors)
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem that tells `error`; anything unforeseen becomes a 500 that gives nothing away."""
+    """Return the problem for `error`; anything unforeseen becomes a 500 without details."""
     match error:
         case Problem():
             return error
@@ -198,11 +199,11 @@ def problem_of(error: Exception) -> Problem:
     if reason := why_unavailable(error):
         detail = f"the database cannot be used now ({reason}); nothing was changed, try again in a moment"
         return Problem(503, "database_unavailable", detail, headers={"Retry-After": "5"})
-    return Problem(500, "internal", "the service met an error of its own; its log says which")
+    return Problem(500, "internal", "internal error; see the service log")
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of `app` a problem document or, for a person, an error page."""
+    """Turn every error of `app` into a problem document or, for a person, an error page."""
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = problem_of(error)

@@ -1,4 +1,4 @@
-"""One log line per request, and a request number that every line written meanwhile carries."""
+"""One log line per request, and a request number on every line logged during it."""
 
 import re
 import secrets
@@ -15,19 +15,19 @@ HEADER: Final = "X-Request-ID"
 ACCEPTABLE: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 RUN: Final = re.compile(r"^(?:/api/v1)?/runs/([0-9]{1,19})(?:/|$)")
 QUIET: Final = ("/static/", "/healthz", "/readyz", "/metrics", "/favicon.ico")
-"""Asked for all the time by browsers and monitors; logged only when refused."""
+"""Requested constantly by browsers and monitors; logged only if refused."""
 
 log = structlog.get_logger(__name__)
 
 
 class RequestLog:
-    """ASGI middleware; the outermost, so that refusals are logged too."""
+    """Outermost ASGI middleware, so that refusals are logged too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request under its number."""
+        """Answer one request with its number bound to the log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -54,7 +54,7 @@ class RequestLog:
                         "request",
                         action="request",
                         method=scope["method"],
-                        path=path,  # without the query: it may hold what only the user should know
+                        path=path,  # without the query, which may contain private data
                         status=status or None,
                         seconds=round(time.perf_counter() - started, 4),
                         client=(scope.get("client") or ("",))[0],
@@ -62,6 +62,6 @@ class RequestLog:
 
 
 def request_number(headers: Headers) -> str:
-    """Return the number a proxy gave the request, or a new one."""
+    """Return the request number from a proxy, or a new one."""
     given = headers.get(HEADER, "")
     return given if ACCEPTABLE.match(given) else secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""One uploaded file out of a multipart body, bounded before it is read whole."""
+"""One uploaded file from a multipart body, with limits applied before it is read completely."""
 
 import asyncio
 from typing import Final
@@ -15,7 +15,7 @@ FIELD: Final = "file"
 FORM_BYTES: Final = 16 * 1024
 """What a form may add to the file: boundaries, part headers, a token field."""
 MAX_PARTS: Final = 16
-"""Fields a form may have; each costs time in the parser, and none but the file is used."""
+"""Maximum number of form fields; each costs parsing time, and only the file is used."""
 DRAIN_BYTES: Final = 64 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 0.25
@@ -31,7 +31,7 @@ def problem_of_refusal(refusal: Refused) -> Problem:
 async def read_upload(request: Request, limit: int) -> bytes:
     """Return the content of the multipart field `file`.
 
-    Raises Problem: 413 over `limit` bytes, judged by Content-Length or while reading; 415 for a body that is no
+    Raises Problem: 413 over `limit` bytes, judged by Content-Length or while reading; 415 for a body that is not a
     multipart form; 422 for a malformed form or one without exactly one such file.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
@@ -66,9 +66,7 @@ async def _bounded_body(request: Request, limit: int) -> bytearray:
             body += chunk
             _check(len(body), limit, allowance=FORM_BYTES)
     except ClientDisconnect:
-        raise Problem(
-            status=400, code="upload_ended", detail="the client went away in the middle of the upload"
-        ) from None
+        raise Problem(status=400, code="upload_ended", detail="the client disconnected during the upload") from None
     except Problem:
         body.clear()
         await _drain(request)
@@ -77,7 +75,7 @@ async def _bounded_body(request: Request, limit: int) -> bytearray:
 
 
 async def _drain(request: Request) -> None:
-    """Throw away what the client is still sending, for a while: it reads no answer before it has sent its picture."""
+    """Discard what the client is still sending, for a limited time: it reads the answer only after its upload."""
     thrown_away, ends = 0, asyncio.get_running_loop().time() + DRAIN_SECONDS
     while thrown_away < DRAIN_BYTES and asyncio.get_running_loop().time() < ends:
         try:
@@ -101,7 +99,7 @@ def _invalid(detail: str) -> Problem:
 
 
 class _FilePart:
-    """Collects the field `file` from a multipart parser's callbacks; other fields are passed over."""
+    """Collects the field `file` from a multipart parser's callbacks; other fields are ignored."""
 
     def __init__(self) -> None:
         self.content = bytearray()

@@ -1,4 +1,4 @@
-"""`/runs/bulk`: one thing done to several ticked runs, and what became of each."""
+"""`/runs/bulk`: one action on several selected runs, and the outcome of each."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -21,36 +21,36 @@ ACTIONS: Final = {
     "cancel": "Cancel several runs",
     "delete": "Delete several runs",
     "tag": "Add tags to several runs",
-    "untag": "Take tags from several runs",
+    "untag": "Remove tags from several runs",
     "pin": "Pin several runs",
     "unpin": "Unpin several runs",
 }
-UNCHANGED: Final = "nothing changed: it was so before"
+UNCHANGED: Final = "nothing changed"
 
 
 class BulkForm(BaseModel):
-    """What the form around the list sends."""
+    """Fields of the form around the list."""
 
     action: str = ""
     run: list[int] = Field(default_factory=list)
     tags: str = ""
     runs: str = Field("", max_length=40_000)
-    """Query of the list, for the way back."""
+    """Query of the list, for the link back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one run of a bulk request."""
+    """Outcome of one run of a bulk request."""
 
     run_id: int
     text: str
     gone: bool = False
-    """Whether there is no page of it any more."""
+    """Whether its page no longer exists."""
 
 
 @router.post("/runs/bulk", name="runs_bulk")
 def bulk(request: Request, form: Annotated[BulkForm, Form()]) -> Response:
-    """Do one thing to the ticked runs and tell for each what happened."""
+    """Apply one action to the selected runs and show the outcome of each."""
     wanted = _changes(form)
     outcomes = [_apply(request, form.action, wanted, run_id) for run_id in dict.fromkeys(form.run[:MOST_RUNS])]
     address = ListQuery.read(form.runs).address()
@@ -65,14 +65,14 @@ def bulk(request: Request, form: Annotated[BulkForm, Form()]) -> Response:
 
 
 def _changes(form: BulkForm) -> Changes | None:
-    """Return the labels an action changes, None for one that changes none. Raises Refused: nothing was done then."""
+    """Return the labels that an action changes, None for other actions. Raises Refused; nothing is done then."""
     match form.action:
         case "pin" | "unpin":
             return read_changes({"pinned": form.action == "pin"})
         case "tag" | "untag":
             tags = tags_from_text(form.tags)
             if not tags:
-                raise refused("tags", "name at least one tag, several separated by commas; nothing was done")
+                raise refused("tags", "enter at least one tag, separate several by commas; nothing was done")
             return read_changes({"add_tags" if form.action == "tag" else "remove_tags": tags})
         case "cancel" | "delete":
             return None
@@ -96,4 +96,4 @@ def _apply(request: Request, action: str, wanted: Changes | None, run_id: int) -
 
 def _done(action: str, wanted: Changes) -> str:
     tags = text_from_tags([*wanted.add_tags, *wanted.remove_tags])
-    return {"tag": f"tagged {tags}", "untag": f"no longer tagged {tags}"}.get(action, f"{action}ned")
+    return {"tag": f"tagged {tags}", "untag": f"tags removed: {tags}"}.get(action, f"{action}ned")

@@ -1,4 +1,4 @@
-"""`/classify`: a picture in, bars for all classes out; the same answer as the API's."""
+"""`/classify`: classify a picture, with bars for all classes; the same answer as the API's."""
 
 from typing import Annotated, Any, Final
 
@@ -43,7 +43,7 @@ def show(request: Request, run: Annotated[int | None, Query()] = None) -> Respon
 
 @router.post("/classify", name="classify")
 async def classify(request: Request, run: Annotated[str, Query(max_length=20)] = "") -> Response:
-    """Answer for the uploaded picture; a refusal shows on the page with its reason and status."""
+    """Classify the uploaded picture; a refusal is shown on the page with its reason and status."""
     from anyio import to_thread
 
     run_id = int(run) if run.isascii() and run.isdigit() else None

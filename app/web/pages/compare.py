@@ -28,7 +28,7 @@ def show(
     metric: Annotated[str, Query(max_length=200)] = "",
     charts: Annotated[int, Query(ge=1, le=MOST_CHARTS)] = FIRST_CHARTS,
 ) -> Response:
-    """Show the comparison; without runs, or with a mistake in them, the form to choose them."""
+    """Show the comparison; without runs, or with invalid ones, the form to choose them."""
     wanted = ids or ",".join(run or [])
     problem = ""
     if wanted:

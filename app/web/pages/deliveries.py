@@ -1,4 +1,4 @@
-"""`/deliveries`: what the webhook was told, every attempt, and sending once more."""
+"""`/deliveries`: webhook deliveries with every attempt, and sending one again."""
 
 from typing import Annotated
 
@@ -40,7 +40,7 @@ def show(request: Request, query: Annotated[DeliveriesQuery, Query()]) -> Respon
 
 @router.post("/deliveries/{delivery_id:int}/redeliver", name="delivery_again")
 def again(request: Request, delivery_id: int) -> Response:
-    """Send a delivery once more, then show its run's deliveries."""
+    """Send a delivery again, then show its run's deliveries."""
     found = redeliver(request.app.state.engine, delivery_id, actor=rendering.actor(request))
     target = f"{rendering.path(request, 'deliveries_page')}?run={found.run_id}"
     return RedirectResponse(target, status_code=303)

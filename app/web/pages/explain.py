@@ -1,4 +1,4 @@
-"""`/explain`: the worked example, with numbers the reader can change; it computes here too, without JavaScript."""
+"""`/explain`: the worked example, with editable numbers; also computed by the server, without JavaScript."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -18,7 +18,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/explain", name="explain_page")
 def show(request: Request) -> Response:
-    """Show the example; what was typed comes along in the address."""
+    """Show the example; typed values are in the URL."""
     typed = read_window(request.query_params)
     means, problem = None, ""
     try:
@@ -39,7 +39,7 @@ def show(request: Request) -> Response:
 
 @router.post("/explain/run", name="explain_run")
 def start(request: Request) -> Response:
-    """Start the run that measures the same thing with a real two-rank job."""
+    """Start the run that measures the same with a real two-rank job."""
     kind = exercise_kind()
     if kind is None:
         raise NotFound("no_exercise", "no installed kind measures the worked example")

@@ -1,4 +1,4 @@
-"""`/runs/{id}/edit` and `/runs/{id}/label/{field}`: name, tags, notes and pin, written where they are shown."""
+"""`/runs/{id}/edit` and `/runs/{id}/label/{field}`: name, tags, notes and pin, edited where they are shown."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class Label(StrEnum):
-    """A label of a run that has a place of its own on the page."""
+    """A label of a run with its own place on the page."""
 
     NAME = "name"
     TAGS = "tags"
@@ -32,20 +32,20 @@ class Label(StrEnum):
 
 
 class EditForm(BaseModel):
-    """Labels as a form sends them; what is absent stays as it is."""
+    """Labels as a form sends them; absent ones are not changed."""
 
     name: str | None = None
     tags: str | None = None
     notes: str | None = None
     pinned: str | None = None
-    """Empty takes the pin away, anything else sets it."""
+    """Empty removes the pin, anything else sets it."""
     shown: Label | None = None
-    """The label whose place on the run page is to be drawn again."""
+    """The label to re-render on the run page."""
     runs: str | None = Field(None, max_length=40_000)
-    """Query of the list the form stands in; the answer leads back there."""
+    """Query of the list that contains the form; the answer redirects there."""
 
     def changes(self) -> dict[str, Any]:
-        """Return what the form wants changed."""
+        """Return the changes of the form."""
         given: dict[str, Any] = {
             name: value for name, value in (("name", self.name), ("notes", self.notes)) if value is not None
         }
@@ -57,7 +57,7 @@ class EditForm(BaseModel):
 
 
 async def edit_form(request: Request) -> EditForm:
-    """Return what was sent. The framework's own reading takes an empty field for an absent one, which is not the same.
+    """Return the submitted form. The framework's own parsing treats an empty field as absent, which is different here.
 
     Raises RequestValidationError.
     """
@@ -70,7 +70,7 @@ async def edit_form(request: Request) -> EditForm:
 
 @router.post("/runs/{run_id:int}/edit", name="run_edit")
 def edit(request: Request, run_id: int, form: Annotated[EditForm, Depends(edit_form)]) -> Response:
-    """Change labels of a run, and go or draw again where they were changed."""
+    """Change labels of a run, then redirect or re-render the edited place."""
     try:
         edit_run(request.app.state.engine, run_id, read_changes(form.changes()), actor=rendering.actor(request))
     except Refused as refusal:
@@ -90,7 +90,7 @@ def edit(request: Request, run_id: int, form: Annotated[EditForm, Depends(edit_f
 
 @router.get("/runs/{run_id:int}/label/{label}", name="run_label")
 def show(request: Request, run_id: int, label: Label, edit: Annotated[bool, Query()] = False) -> Response:
-    """Return the place of one label: its text, or the field to change it."""
+    """Return the HTML of one label: its text, or the field to change it."""
     return _place(request, run_id, label, open_=edit and rendering.role(request) == rendering.OPERATOR)
 
 
@@ -111,7 +111,7 @@ def _place(
 
 
 def back_to_list(request: Request, query: str) -> RedirectResponse:
-    """Answer a form: go back to the list as it was."""
+    """Answer a form: redirect to the list with its query."""
     address = ListQuery.read(query).address()
     target = rendering.path(request, "runs_page") + (f"?{address}" if address else "")
     return RedirectResponse(target, status_code=303)

@@ -1,4 +1,4 @@
-"""`/launch`: the form to start a run, built from the kind's schema; presets first, every parameter under a fold."""
+"""`/launch`: the form to start a run, built from the kind's schema; presets first, all parameters collapsed."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -57,7 +57,7 @@ def show(
     preset: Annotated[str, Query(max_length=64)] = "quick",
     like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> Response:
-    """Show the form of one kind and preset, or filled in as run `like` was; typed values come in the address."""
+    """Show the form of one kind and preset, or filled in like run `like`; typed values are in the URL."""
     entered = {name: text for name, text in request.query_params.items() if name not in ("kind", "preset", "like")}
     if like is not None:
         with read_session(request.app.state.engine) as session:
@@ -68,7 +68,7 @@ def show(
 
 
 def as_launched(kind: KindDocument, run: RunDocument) -> dict[str, str]:
-    """Return what has to be typed into the form of `kind` to launch `run` again, beside its preset."""
+    """Return the form values, besides the preset, that launch `run` again."""
     usual = kind.presets.get(run.preset or "", {})
     changed = {name: value for name, value in run.params.items() if name not in usual or usual[name] != value}
     params = {f"{PARAM}{name}": plain(value) for name, value in changed.items()}
@@ -77,7 +77,7 @@ def as_launched(kind: KindDocument, run: RunDocument) -> dict[str, str]:
 
 @router.post("/launch", name="launch")
 async def launch(request: Request) -> Response:
-    """Start the run, or show the form again with each error beside its field and everything typed kept."""
+    """Start the run, or show the form again with each error next to its field and all typed values."""
     async with request.form(max_files=0, max_fields=200) as form:
         entered = _texts(form)
     return await _launch(request, entered)

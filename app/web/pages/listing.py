@@ -1,4 +1,4 @@
-"""`/` and `/runs`: the list of runs, with its filters, order and columns in the address."""
+"""`/` and `/runs`: the list of runs, with its filters, order and columns in the URL."""
 
 from typing import Annotated
 
@@ -18,19 +18,19 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/", name="index")
 def index(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
-    """Show the list; when there is no run at all, say what the product is for."""
+    """Show the list; without any run, introduce the product."""
     return rendering.page(request, "pages/runs/list.html", **list_context(request, query))
 
 
 @router.get("/runs", name="runs_page")
 def runs(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
-    """Show one page of runs, narrowed by the address."""
+    """Show one page of runs, filtered by the URL."""
     return rendering.page(request, "pages/runs/list.html", **list_context(request, query))
 
 
 @router.get("/runs/rows", name="run_rows")
 def rows(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
-    """Return the rows alone: what the list fetches again and again while somebody looks at it."""
+    """Return only the rows, which the list polls while it is open."""
     return rendering.page(request, "partials/_run_rows.html", **list_context(request, query))
 
 

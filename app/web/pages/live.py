@@ -1,4 +1,4 @@
-"""`/runs/{id}/live`: what changes on a run's page, as it happens."""
+"""`/runs/{id}/live`: changes of a run's page, as they happen."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ async def live(
     query: Annotated[LogQuery, Query()],
     last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
 ) -> StreamingResponse:
-    """Stream what changes on the page of a run until it has ended; a cursor in `Last-Event-ID` wins over `after`."""
+    """Stream changes of a run's page until it has ended; a cursor in `Last-Event-ID` takes precedence over `after`."""
     text, of = last_event_id or query.after, query.owner(run_id)
     try:
         cursor = decode(text, of) if text else Cursor(of=of)

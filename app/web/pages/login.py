@@ -1,4 +1,4 @@
-"""`/login` and `/logout`: a token for a signed session cookie, by a form or by a program."""
+"""`/login` and `/logout`: exchange a token for a signed session cookie, by form or program."""
 
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
@@ -49,7 +49,7 @@ async def log_in(request: Request) -> Response:
 
 @router.post("/logout")
 async def log_out(request: Request) -> Response:
-    """End the session: no copy of its cookie is let in any more."""
+    """End the session: no copy of its cookie is accepted any more."""
     prefix = str(request.scope.get("root_path") or "")
     response = RedirectResponse(f"{prefix}/login", 303) if wants_html(request) else Response(status_code=204)
     sessions: Sessions = request.app.state.sessions
@@ -68,7 +68,7 @@ async def _fields(request: Request) -> tuple[str, str]:
 
 
 def _inside(request: Request, page: str) -> str:
-    """Return `page` when it is a path of this service, its first page otherwise."""
+    """Return `page` if it is a path of this service, else the first page."""
     home = f"{request.scope.get('root_path') or ''}/"
     parts = urlsplit(page) if page.isascii() and page.isprintable() and "\\" not in page else None
     own = parts is not None and not parts.scheme and not parts.netloc and page.startswith(home)

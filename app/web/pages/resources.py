@@ -1,4 +1,4 @@
-"""`/runs/{id}/resources`: the charts of what the ranks of a run used."""
+"""`/runs/{id}/resources`: the charts of a run's resource use."""
 
 from typing import Annotated, Final
 
@@ -15,12 +15,12 @@ from app.web.views import rendering
 router = APIRouter(include_in_schema=False)
 
 NOTHING_FOLLOWS: Final = 286
-"""The status by which htmx too is told to ask no more."""
+"""The status that makes htmx stop polling."""
 
 
 @router.get("/runs/{run_id:int}/resources", name="run_resources")
 def show(request: Request, run_id: Annotated[int, Path(le=LARGEST_ID)]) -> Response:
-    """Return the charts alone: what the page of a run that goes on fetches again and again."""
+    """Return only the charts, which the page of an active run polls."""
     with read_session(request.app.state.engine) as session:
         run = get_run(session, run_id)
         panels = resource_panels(session, run)

@@ -1,4 +1,4 @@
-"""Every page in one router; the list comes first, since `/runs/rows` must not be taken for a run's number."""
+"""All pages in one router; the list comes first, because `/runs/rows` must not be parsed as a run's number."""
 
 from fastapi import APIRouter
 

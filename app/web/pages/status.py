@@ -1,4 +1,4 @@
-"""`/status`: why nothing starts, or that everything can: workers, queue, versions and disk."""
+"""`/status`: whether runs can start: problems, workers, queue, versions and disk."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -12,7 +12,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/status", name="status_page")
 def show(request: Request) -> Response:
-    """Show how the service stands."""
+    """Show the status of the service."""
     state = request.app.state
     found = standing(state.engine, state.settings, state.write_probe)
     return rendering.page(

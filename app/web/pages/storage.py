@@ -1,4 +1,4 @@
-"""`/storage`: what fills the disk, the retention policy and what belongs to nothing, each shown before it goes."""
+"""`/storage`: disk usage, the retention policy and orphans; every removal is shown first."""
 
 import math
 from typing import Annotated, Any, Final
@@ -17,18 +17,18 @@ from trainer.contract.kinds import data_sources, kinds
 router = APIRouter(include_in_schema=False)
 PAGE_SIZE: Final = 20
 MOST_SHOWN: Final = 1000
-"""Rows of a plan on the page; more are counted, and the API lists them."""
+"""Maximum number of a plan's rows on the page; more are counted, and the API lists them."""
 
 
 @router.get("/storage", name="storage_page")
 def show(request: Request, query: Annotated[StorageQuery, Query()]) -> Response:
-    """Show what fills the disk, and what the policy in the address would remove."""
+    """Show the disk usage, and what the policy in the URL would remove."""
     return _page(request, query)
 
 
 @router.post("/storage/retention", name="storage_retention")
 def apply_policy(request: Request, form: Annotated[PolicyApply, Form()]) -> Response:
-    """Remove exactly the runs that were shown; show the new plan when it would by now remove others."""
+    """Remove exactly the runs that were shown; show the new plan if it has changed."""
     state = request.app.state
     try:
         done = apply(state.engine, state.settings, form.policy(), seen=form.plan, actor=rendering.actor(request))
@@ -44,7 +44,7 @@ def _counted(done: Applied) -> dict[str, Any]:
 
 @router.post("/storage/orphans", name="storage_orphans")
 def apply_orphans(request: Request, plan: Annotated[str, Form(max_length=64)] = "") -> Response:
-    """Remove exactly what was shown as belonging to nothing; show the new list when it changed."""
+    """Remove exactly the orphans that were shown; show the new list if it has changed."""
     state = request.app.state
     try:
         removed = remove_orphans(state.engine, state.settings, seen=plan, actor=rendering.actor(request))
@@ -90,9 +90,9 @@ FIELDS: Final = {"max_age_days": "days", "max_runs": "newest", "max_bytes": "mos
 
 
 def _plan(request: Request, query: StorageQuery) -> tuple[Plan | None, dict[str, str]]:
-    """Return what the policy would do, None for no policy, and what is wrong with its fields."""
+    """Return what the policy would do, None for no policy, and the errors of its fields."""
     if query.empty:
-        asked = query.kind or "days" in request.query_params  # the form was sent, its fields left empty
+        asked = query.kind or "days" in request.query_params  # the form was sent with empty fields
         return None, {"days": "give at least one limit"} if asked else {}
     try:
         found = plan(request.app.state.engine, request.app.state.settings, query.policy())

@@ -1,4 +1,4 @@
-"""`/trends`: one check over the runs of a kind, so that a regression shows before it becomes a failure."""
+"""`/trends`: one check over the runs of a kind, so that a regression is visible before it becomes a failure."""
 
 from typing import Annotated, Final
 
@@ -19,7 +19,7 @@ COUNTS: Final = (50, 200, MOST_POINTS)
 
 
 class TrendQuery(BaseModel):
-    """What to draw, as the address carries it."""
+    """Selected trend in the URL."""
 
     kind: str = Field(default_factory=lambda: default_kind().name, max_length=64)
     check: str = Field("", max_length=128)
@@ -37,7 +37,7 @@ def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
         known = trend_checks(session, query.kind, preset=query.preset)
         names = [item.check for item in known]
         usual = spec.first_trend
-        # A check of the kind shown before is no mistake of the reader, who has just chosen another kind.
+        # A check of the previous kind is not an error: the reader has just selected another kind.
         chosen = query.check if query.check in names else usual if usual in names else next(iter(names), "")
         found = trend(session, query.kind, chosen, query.last, preset=query.preset) if chosen else None
     items = found.items if found else []
@@ -61,7 +61,7 @@ def show(request: Request, query: Annotated[TrendQuery, Query()]) -> Response:
 
 
 def _badge(request: Request, kind: str) -> str:
-    """Return the Markdown line of a kind's badge, with the address under which this reader reached the service."""
+    """Return the Markdown line of a kind's badge, with the service address used by this reader."""
     here = f"{request.url.scheme}://{request.url.netloc}"
     picture = f"{here}{rendering.api(request, f'/badge/{kind}.svg')}"
     return f"[![{kind}]({picture})]({here}{rendering.path(request, 'trends_page')}?kind={kind})"

@@ -1,7 +1,7 @@
-"""One reading of a run for its page: what came after a place in the log, and every part of the page as it is now.
+"""One reading of a run for its page: the items after a position in the log, and every part of the page as it is now.
 
-Readers at the same place share one reading per tick of the run's channel, so two hundred open pages cost about as much
-as one.
+Readers at the same position share one reading per tick of the run's channel, so two hundred open pages cost about as
+much as one.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from app.web.views import rendering
 from app.web.views.run import files_context, run_context
 
 PARTS: Final = ("head", "announcement", "verdict", "facts", "stages", "ranks", "history")
-"""Sent whenever their text changed."""
+"""Parts that are sent whenever their HTML changes."""
 LAST_PARTS: Final = (*PARTS, "lead", "deciding", "checks", "result", "environment", "files", "outputs")
-"""Sent with the end, when everything there will be is there."""
+"""Parts that are sent at the end, when they are complete."""
 MOST_LINES: Final = 500
-"""Log lines in one message."""
+"""Maximum number of log lines in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Who reads what, and from where on."""
+    """A reader's run, filter and position."""
 
     run_id: int
     cursor: Cursor
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Log lines as HTML, and the place after them."""
+    """Log lines as HTML, and the position after them."""
 
     html: str
     cursor: Cursor
@@ -52,26 +52,26 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Everything new since a place."""
+    """Everything new since a position."""
 
     batches: list[Batch]
     parts: dict[str, str]
     """HTML of each part of the page by its name."""
     cursor: Cursor
     final: bool
-    """Whether nothing can follow."""
+    """Whether this is the end."""
     numbers: bool
-    """Whether metrics came."""
+    """Whether there are new metrics."""
 
 
 def read(request: Request, place: Place) -> Reading:
-    """Return what is new; of a run that has ended, everything that is left. Raises NotFound."""
+    """Return what is new; for an ended run, everything that remains. Raises NotFound."""
     state = request.app.state
     runs_dir, cursor = state.settings.runs_dir, place.cursor
     wanted = Wanted(moves=False, output=place.wanted.output())
     batches, numbers, more = list[Batch](), False, True
     with read_session(state.engine) as session:
-        # One snapshot: a run seen as ended has written all its output by then.
+        # One snapshot: a run that is seen as ended has already written all its output.
         context = run_context(runs_dir, get_run_document(session, place.run_id))
         while more:
             found = pull(session, runs_dir, place.run_id, cursor, wanted)
@@ -88,7 +88,7 @@ def read(request: Request, place: Place) -> Reading:
 
 
 def _lines(root: Path, items: Sequence[Item], wanted: LogFilter) -> list[LogLine]:
-    """Return messages in their order, then what was printed."""
+    """Return messages in order, then output."""
     lines: list[LogLine] = []
     for item in items:
         if item.type == "log":
@@ -112,5 +112,5 @@ def _batches(request: Request, lines: list[LogLine], cursor: Cursor) -> list[Bat
 
 
 async def read_shared(request: Request, channel: Channel, place: Place) -> Reading:
-    """Return the reading for a place; whoever asks first in this tick makes it. Call it in the event loop."""
+    """Return the reading for a position; the first request of a tick makes it. Call it in the event loop."""
     return await channel.shared(place, partial(to_thread.run_sync, read, request, place))

@@ -1,4 +1,4 @@
-"""Lines of the log as the page of a run shows them: timed messages, and pieces of captured output."""
+"""Lines of the log on the page of a run: timed messages, and pieces of captured output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.runs.telemetry.logs import LogFile, count_lines, log_at
 from app.web.runlog.terminal import shown
 
 COUNT_BYTES: Final = 8_000_000
-"""Of what is skipped at most so much is read to count its lines."""
+"""Maximum skipped bytes that are read to count their lines."""
 TEXT_EVENTS: Final = frozenset({"start", "message", "error", "checkpoint", "phase", "end"})
 
 
@@ -22,18 +22,18 @@ class LogLine:
     text: str
     css: str = ""
     left_lines: int = 0
-    """Lines this one stands for: it is a note about them, not a line of the log."""
+    """Number of lines that this note represents; 0 for a line of the log."""
     left_bytes: int = 0
-    """Bytes it stands for whose lines nobody counted."""
+    """Bytes that it represents whose lines were not counted."""
 
     @property
     def is_note(self) -> bool:
-        """Whether it tells of lines that are not shown."""
+        """Whether it is a note about lines that are not shown."""
         return bool(self.left_lines or self.left_bytes)
 
 
 def left_out(source: str, lines: int, count_bytes: int = 0) -> LogLine:
-    """Return the note that stands for lines, and for bytes whose lines were not counted."""
+    """Return the note that represents lines, and bytes whose lines were not counted."""
     parts = [f"{lines:,} lines"] if lines else []
     parts += [f"{count_bytes:,} bytes"] if count_bytes else []
     text = f"{' and '.join(parts)} before this one are not shown; download the whole file above"
@@ -42,7 +42,7 @@ def left_out(source: str, lines: int, count_bytes: int = 0) -> LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFilter:
-    """What the reader wants to see; empty means everything."""
+    """The reader's filter; empty means everything."""
 
     stage: str = ""
     rank: int | None = None
@@ -50,11 +50,11 @@ class LogFilter:
     """`messages`, `stdout`, `stderr`, or empty."""
 
     def wants(self, stage: str, rank: int, stream: str) -> bool:
-        """Return whether a line from there is shown."""
+        """Return whether a line of this source is shown."""
         return self.stage in ("", stage) and (self.rank is None or self.rank == rank) and (self.stream in ("", stream))
 
     def output(self) -> OutputFilter | None:
-        """Return whose output that is, None for nobody's; lines are shown whole."""
+        """Return the selected output, None for no output; only complete lines are shown."""
         if self.stream == "messages":
             return None
         streams = tuple(stream for stream in STREAMS if self.stream in ("", stream))
@@ -62,7 +62,7 @@ class LogFilter:
 
 
 def newest(lines: list[LogLine], most: int) -> list[LogLine]:
-    """Return the last `most` lines; those before them, and what their notes stand for, stand in one note."""
+    """Return the last `most` lines; earlier lines and notes are merged into one note."""
     real = sum(not line.is_note for line in lines)
     if real <= most:
         return lines
@@ -73,7 +73,7 @@ def newest(lines: list[LogLine], most: int) -> list[LogLine]:
 
 
 def output_lines(root: Path, piece: Mapping[str, Any]) -> list[LogLine]:
-    """Return a `log` item of the run with folder `root` as lines, after a note about what was skipped before it."""
+    """Return a `log` item of the run with folder `root` as lines, after a note about skipped output."""
     log = log_at(root, piece["stage"], piece["attempt"], piece["rank"], piece["stream"])
     skipped = piece.get("skipped", 0)
     notes = [skipped_note(log, piece["offset"] - skipped, piece["offset"])] if skipped else []
@@ -81,14 +81,14 @@ def output_lines(root: Path, piece: Mapping[str, Any]) -> list[LogLine]:
 
 
 def text_lines(log: LogFile, text: str) -> list[LogLine]:
-    """Return captured output as lines; a line break at its end begins no further one."""
+    """Return captured output as lines; a line break at its end does not begin another line."""
     css = "err" if log.stream == "stderr" else ""
     texts = text.removesuffix("\n").split("\n") if text else []
     return [LogLine(source=_source(log), text=shown(line), css=css) for line in texts]
 
 
 def skipped_note(log: LogFile, begin: int, end: int, countable: int = COUNT_BYTES) -> LogLine:
-    """Return the note that stands for the bytes from `begin` to `end`, which is behind a line break."""
+    """Return the note that represents the bytes from `begin` to `end`, which is after a line break."""
     lines = count_lines(log, begin, end) if end - begin <= countable else 0
     return left_out(_source(log), lines, 0 if lines else end - begin)
 
@@ -98,7 +98,7 @@ def _source(log: LogFile) -> str:
 
 
 def event_line(event: Mapping[str, Any]) -> LogLine | None:
-    """Return an event as a line of the log; None for events that are numbers (metrics, progress, sync)."""
+    """Return an event as a line of the log; None for numeric events (metrics, progress, sync)."""
     kind = event["type"]
     if kind not in TEXT_EVENTS:
         return None
@@ -110,7 +110,7 @@ def event_line(event: Mapping[str, Any]) -> LogLine | None:
 def _event_text(kind: str, event: Mapping[str, Any]) -> str:
     match kind:
         case "start":
-            backend = event.get("backend")  # "none" where a stage is one process and talks to nobody
+            backend = event.get("backend")  # "none" for a stage that is a single process
             over = f", {backend}" if backend != "none" else ""
             return f"started, pid {event.get('pid')} on {event.get('device')}{over}"
         case "error":

@@ -1,7 +1,8 @@
-"""The live stream of a run's page: what changes, as HTML parts, from the place the page was rendered at.
+"""The live stream of a run's page: changes as HTML parts, from the position at which the page was rendered.
 
-Unnamed messages carry parts, each with its own target; their ids are places in the log, so a reader that comes back
-sends the last one and misses and repeats nothing. The message `numbers` says that new metrics exist; `end` closes.
+Unnamed messages contain parts, each with its own target; their ids are positions in the log, so a reader that
+reconnects sends the last one and misses and repeats nothing. The message `numbers` says that new metrics exist; `end`
+closes.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from app.web.streams import HEARTBEAT, HEARTBEAT_SECONDS, Live
 from app.web.views import rendering
 
 PAUSE_SECONDS: Final = 0.3
-"""Between two messages, so that a busy run costs a page three drawings a second."""
+"""Seconds between two messages, so that a busy run updates a page three times a second."""
 
 
 async def live_messages(request: Request, place: Place) -> AsyncIterator[str | bytes]:
@@ -32,7 +33,7 @@ async def live_messages(request: Request, place: Place) -> AsyncIterator[str | b
             tick = channel.tick
             try:
                 reading = await read_shared(request, channel, place)
-            except NotFound:  # deleted while somebody looked at it
+            except NotFound:  # deleted while its page was open
                 yield sse("deleted", event="end")
                 return
             for message in _news(request, reading, shown):
@@ -49,7 +50,7 @@ async def live_messages(request: Request, place: Place) -> AsyncIterator[str | b
 
 
 def _news(request: Request, reading: Reading, shown: dict[str, str]) -> list[str]:
-    """Return the messages for what this reader does not show yet, and note that it does now."""
+    """Return messages with the parts that this reader does not show yet, and record them as shown."""
     messages = []
     for batch in reading.batches:
         lines = {"target": "log-lines", "swap": "beforeend", "html": batch.html}
@@ -69,7 +70,7 @@ def _message(request: Request, parts: list[dict[str, str]], cursor: Cursor) -> s
 
 
 def _swap(name: str) -> str:
-    # Morphing keeps an open menu and the focus; a result arrives once, and charts build their own children.
+    # Morphing preserves an open menu and the focus; a result arrives once, and charts create their own children.
     return "innerHTML" if name in ("lead", "result") else "innerMorph"
 
 
@@ -77,6 +78,6 @@ def sse(data: str, *, cursor: str = "", event: str = "") -> str:
     """Return one server-sent message."""
     lines = [f"id: {cursor}"] if cursor else []
     lines += [f"event: {event}"] if event else []
-    # Every line break the format knows must start a new data line, or the rest of the text would be dropped.
+    # Every line break of the format must start a new data line, or the rest of the text would be dropped.
     lines += [f"data: {line}" for line in data.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     return "\n".join(lines) + "\n\n"

@@ -1,4 +1,4 @@
-"""The log at the moment a page is rendered: its newest lines, and the cursor at which the live stream goes on."""
+"""The log when a page is rendered: its newest lines, and the cursor from which the live stream continues."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,28 +25,28 @@ from app.web.runlog.lines import (
 )
 
 TAIL_BYTES: Final = 24_000
-"""Shown of each file."""
+"""Maximum bytes shown of each file."""
 COUNT_ALL: Final = 32_000_000
-"""Bytes read of all files together to count their lines."""
+"""Maximum bytes read of all files together to count their lines."""
 MOST_LINES: Final = 400
 FEWEST_LINES: Final = 25
-"""Shown of every file, however many there are."""
+"""Minimum number of lines shown of each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """Lines of the log, and the place after them."""
+    """Lines of the log, and the position after them."""
 
     lines: list[LogLine]
     cursor: Cursor
     total: int
-    """Lines there are, as far as they were counted: those shown, and those the notes stand for."""
+    """Number of lines as far as counted: those shown, and those represented by notes."""
     uncounted: int
     """Bytes of output whose lines were not counted."""
 
     @property
     def shown(self) -> int:
-        """Lines shown."""
+        """Number of lines shown."""
         return sum(not line.is_note for line in self.lines)
 
 
@@ -86,7 +86,7 @@ def _files(root: Path, row: StageAttempt, wanted: LogFilter, *, ended: bool) -> 
 
 
 def _messages(session: Session, run_id: int, wanted: LogFilter, last: int) -> tuple[list[LogLine], int]:
-    """Return the newest messages in order, after a note about those before them, and how many there are."""
+    """Return the newest messages in order, after a note about earlier ones, and their total number."""
     if wanted.stream not in ("", "messages"):
         return [], 0
     stage, rank = wanted.stage or None, wanted.rank
@@ -104,9 +104,10 @@ def _messages(session: Session, run_id: int, wanted: LogFilter, last: int) -> tu
 
 
 def tail(log: LogFile, *, most: int = MOST_LINES, countable: int = COUNT_BYTES) -> tuple[list[LogLine], int]:
-    """Return the last lines of a file, at most `most`, and the byte behind them.
+    """Return the last lines of a file, at most `most`, and the byte after them.
 
-    What is left out before them stands in a note at their begin: its lines where they lie in `countable` bytes.
+    Omitted earlier output is represented by a note before them, which counts its lines if they are within `countable`
+    bytes.
     """
     piece = read_piece(log, -TAIL_BYTES, TAIL_BYTES, whole_lines=True, from_line=True)
     notes = [skipped_note(log, 0, piece.offset, countable)] if piece.offset and piece.text else []

@@ -1,4 +1,4 @@
-"""Who may do what: two tokens, two roles, and the paths that need neither."""
+"""Access control: two tokens, two roles, and the paths that require neither."""
 
 import hashlib
 import hmac
@@ -20,18 +20,18 @@ BEARER: Final = {"WWW-Authenticate": 'Bearer realm="ddp-audit"'}
 
 
 class Role(StrEnum):
-    """What a client may do."""
+    """Role of a client."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
 
 
 class Access:
-    """Decides over every request by the settings' tokens; without an operator token everybody is the operator."""
+    """Authorises every request by the configured tokens; without an operator token every client is the operator."""
 
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
         self._sessions = sessions
-        # Apart from those of the login: a script with an old token must not keep a person from signing in.
+        # Separate from those of the login: a script with an old token must not keep a person from signing in.
         self._guesses = Guesses()
         self._protected = settings.token is not None
         self._public_read = settings.public_read
@@ -48,11 +48,11 @@ class Access:
 
     @property
     def unknown(self) -> Role:
-        """What somebody without a token is, where one is let in."""
+        """Role of clients without a token, if they are admitted."""
         return Role.VIEWER if self._protected else Role.OPERATOR
 
     def role_of_token(self, token: bytes) -> Role | None:
-        """Return the role a token gives; every token is compared in full, whatever the first says."""
+        """Return the role of a token; every token is compared in full, even after a match."""
         given = _digest(token)
         matches = [role for role, digest in self._tokens.items() if hmac.compare_digest(given, digest)]
         return matches[0] if matches else None
@@ -64,7 +64,7 @@ class Access:
     def admit(self, request: Request) -> Role | None:
         """Return the client's role, None for the public.
 
-        A wrong token is refused even where none is needed: its owner believes to be somebody.
+        A wrong token is refused even if none is required: its owner expects a role.
         Raises Problem: 401 without a role, 403 for a viewer's write, 429 for more wrong tokens than `Guesses` allows.
         """
         if is_open(request):
@@ -72,19 +72,19 @@ class Access:
         role = self._role(request)
         if is_read(request):
             if role is None and not self._public_read:
-                raise _unknown("reading needs a token: DDP_AUDIT_TOKEN or DDP_AUDIT_VIEWER_TOKEN of this service")
+                raise _unknown("reading requires a token: DDP_AUDIT_TOKEN or DDP_AUDIT_VIEWER_TOKEN of this service")
             return role
         if role is None:
-            raise _unknown("writing needs the operator's token: DDP_AUDIT_TOKEN of this service")
+            raise _unknown("writing requires the operator's token: DDP_AUDIT_TOKEN of this service")
         if role is not Role.OPERATOR:
-            raise Problem(403, "read_only", "the viewer's token reads only; writing needs DDP_AUDIT_TOKEN")
+            raise Problem(403, "read_only", "the viewer's token is read-only; writing requires DDP_AUDIT_TOKEN")
         return role
 
     def _role(self, request: Request) -> Role | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._tokens:
-            role = self.role_of_token(token.strip().encode("latin-1"))  # as the header had it
-            if role is None:  # only now: nobody who has a token is kept out by others at the same address
+            role = self.role_of_token(token.strip().encode("latin-1"))  # as in the header
+            if role is None:  # only now: a client with a valid token is not blocked by others at the same address
                 self._guesses.refuse(request)
                 raise _unknown("the token is neither the operator's nor the viewer's")
             return role
@@ -96,7 +96,7 @@ class Access:
 
 
 def is_open(request: Request) -> bool:
-    """Return whether a path never needs a token."""
+    """Return whether a path never requires a token."""
     path = route_path(request.scope)
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
@@ -113,7 +113,7 @@ def is_predict(path: str) -> bool:
 
 
 def _digest(token: bytes) -> bytes:
-    # Digests have one length, so the time of a comparison tells nothing about the token's.
+    # Digests have a fixed length, so the time of a comparison reveals nothing about the token's length.
     return hashlib.sha256(token).digest()
 
 

@@ -1,4 +1,4 @@
-"""Limits on request bodies: refused by their announced length, or at the byte that goes over."""
+"""Limits on request bodies: refused by their announced length, or at the first byte over the limit."""
 
 import asyncio
 from contextlib import suppress
@@ -18,18 +18,18 @@ FORM_BYTES: Final = 1024 * 1024
 DRAIN_BYTES: Final = 64 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 LONGEST_LENGTH: Final = 18
-"""Digits of a Content-Length worth reading."""
+"""Maximum number of digits of a Content-Length."""
 
 
 def limit_of(path: str, settings: Settings) -> int:
-    """Return how many bytes a body sent to `path` may have."""
+    """Return the size limit in bytes of a body sent to `path`."""
     if path == "/classify" or is_predict(path):
         return settings.max_upload_bytes + FORM_BYTES
     return JSON_BYTES
 
 
 class TooLarge(HTTPException):
-    """A body is over its limit; an HTTPException, because the framework turns anything else into a 400."""
+    """The body is over its limit; an HTTPException, because the framework turns other exceptions into a 400."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(413, detail)
@@ -46,15 +46,15 @@ class BoundedBody:
         """Whether the body is over its limit."""
 
     def check_announced(self, headers: Headers) -> None:
-        """Raise TooLarge when the announced length is over the limit, Problem 400 when it is no number."""
+        """Raise TooLarge if the announced length is over the limit, Problem 400 if it is not a number."""
         announced = headers.get("content-length")
         if announced is None:
             return
         if not (announced.isascii() and announced.isdigit()):
-            raise Problem(400, "bad_request", f"Content-Length {announced[:40]!r} is no number")
+            raise Problem(400, "bad_request", f"Content-Length {announced[:40]!r} is not a number")
         if len(announced) > LONGEST_LENGTH or int(announced) > self._limit:
             self.refused = True
-            raise TooLarge(f"the body announces {announced[:40]} bytes, at most {self._limit} are read")
+            raise TooLarge(f"the body has {announced[:40]} bytes by its Content-Length, the limit is {self._limit}")
 
     async def receive(self) -> Message:
         """Return the next message. Raises TooLarge at the first byte over the limit."""
@@ -64,11 +64,11 @@ class BoundedBody:
             self._complete = not message.get("more_body", False)
             if self._read > self._limit:
                 self.refused = True
-                raise TooLarge(f"the body is larger than the {self._limit} bytes that are read")
+                raise TooLarge(f"the body is larger than the limit of {self._limit} bytes")
         return message
 
     async def drain(self) -> None:
-        """Throw away what the client still sends, within limits.
+        """Discard what the client still sends, within limits.
 
         Closing a socket with unread bytes makes the kernel reset it, and the client may lose the answer it was sent.
         """

@@ -1,4 +1,4 @@
-"""The gate before every route: host, origin, role and body size in, security headers out."""
+"""The gate before every route: checks host, origin, role and body size, and adds security headers."""
 
 from http import HTTPStatus
 from typing import Final
@@ -21,7 +21,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""No inline script, no inline style: whatever text a run brings along, it cannot become code."""
+"""No inline scripts, no inline styles: no text from a run can become code."""
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -81,7 +81,7 @@ class Guard:
 
 
 class GuardedAnswer:
-    """The way out: adds the security headers, and lets a client whose body was refused read why."""
+    """Sends the answer with security headers, and lets a client whose body was refused read the reason."""
 
     def __init__(self, send: Send, body: bodies.BoundedBody) -> None:
         self._send, self._body = send, body
@@ -97,7 +97,8 @@ class GuardedAnswer:
             if self._body.refused:
                 headers["Connection"] = "close"
         if message["type"] == "http.response.body" and self._body.refused and not message.get("more_body"):
-            # The whole answer first, then the rest of the body into nothing: nobody waits for a large upload to end.
+            # The whole answer first, then the rest of the body is discarded: the client need not finish a large upload
+            # first.
             await self._send({**message, "more_body": True})
             await self._body.drain()
             message = {"type": "http.response.body", "body": b""}

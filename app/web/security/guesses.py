@@ -13,7 +13,7 @@ from starlette.requests import Request
 from app.web.http.problems import Problem
 
 GUESSES: Final = RateLimitItemPerMinute(10)
-"""Wrong tokens one address may try."""
+"""Maximum number of wrong tokens per address."""
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ class Guesses:
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
 
     def check(self, request: Request) -> None:
-        """Raise Problem 429 when the client's address has guessed too often."""
+        """Raise Problem 429 if the client's address has sent too many wrong tokens."""
         client = _address(request)
         if self._limiter.test(GUESSES, client):
             return
@@ -35,14 +35,14 @@ class Guesses:
         raise Problem(429, "too_many_requests", detail, headers={"Retry-After": str(seconds)})
 
     def count(self, request: Request) -> None:
-        """Count a wrong token; the log tells of an address once, when it reaches the limit."""
+        """Count a wrong token; an address is logged once, when it reaches the limit."""
         client = _address(request)
         self._limiter.hit(GUESSES, client)
         if not self._limiter.test(GUESSES, client):
             log.warning("wrong tokens", action="wrong-tokens", client=client, within_a_minute=GUESSES.amount)
 
     def refuse(self, request: Request) -> None:
-        """Count a wrong token, or raise Problem 429 where there were too many already."""
+        """Count a wrong token, or raise Problem 429 if there were already too many."""
         self.check(request)
         self.count(request)
 

@@ -1,4 +1,4 @@
-"""Host and Origin: whom the service answers to, and from which pages a write may come."""
+"""Host and Origin: the names the service answers to, and the pages that may send writes."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +15,7 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 def check_host(headers: Headers, allowed: Sequence[str]) -> None:
     """Raise Problem 400 unless the Host header names this service.
 
-    A page elsewhere can make a browser talk to 127.0.0.1 under a name of its own; this is where that ends.
+    A page elsewhere can make a browser talk to 127.0.0.1 under its own name (DNS rebinding); this check prevents it.
     """
     given = headers.getlist("host")
     name = _split(given[0]).hostname if len(given) == 1 else None
@@ -31,7 +31,7 @@ def check_host(headers: Headers, allowed: Sequence[str]) -> None:
 def _split(authority: str) -> SplitResult:
     try:
         parts = urlsplit(f"//{authority}")
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises for an invalid port
     except ValueError:
         return urlsplit("")
     plain = parts.netloc == authority and not parts.username
@@ -45,9 +45,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def check_origin(method: str, headers: Headers) -> None:
-    """Raise Problem 403 for a write that a foreign page sent.
+    """Raise Problem 403 for a write sent by a foreign page.
 
-    Browsers say where a write comes from; clients that are no browser say nothing and are let through.
+    Browsers send the origin of a write; other clients send none and are admitted.
     """
     if method in SAFE_METHODS:
         return
@@ -64,6 +64,6 @@ def _same(origin: str, host: str) -> bool:
     except ValueError:
         return False
     target = _split(host)
-    # Behind a proxy that ends TLS the scheme seen here differs from the page's: the default port of either fits.
+    # Behind a proxy that terminates TLS the scheme seen here differs from the page's: either default port is accepted.
     target_port = target.port or DEFAULT_PORTS.get(source.scheme)
     return source.hostname is not None and (source.hostname, port) == (target.hostname, target_port)

@@ -1,4 +1,4 @@
-"""The session cookie of a person who signed in: signed, bound to the tokens, unreadable for scripts, ended for good."""
+"""The session cookie of a signed-in person: signed, bound to the tokens, not readable by scripts, revocable."""
 
 import hashlib
 import secrets
@@ -20,20 +20,20 @@ COOKIE: Final = "ddp_audit_session"
 LIFETIME: Final = timedelta(days=7)
 SECONDS: Final = int(LIFETIME.total_seconds())
 LOOK_AGAIN_SECONDS: Final = 5.0
-"""While an answer goes on, it asks so often whether its session still holds."""
+"""Seconds between checks whether the session of a running answer is still valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """What a cookie of this service says."""
+    """Content of a session cookie."""
 
     id: str
-    """Random, new at every signing in."""
+    """Random, new at every sign-in."""
     role: str
 
 
 class Sessions:
-    """Gives out, reads and ends session cookies; a changed token ends every session."""
+    """Issues, reads and revokes session cookies; changing a token ends every session."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine = settings, engine
@@ -48,7 +48,7 @@ class Sessions:
         return self._serializer
 
     def signed(self, request: Request) -> Signed | None:
-        """Return what the request's cookie says, None without one that this service signed. Looks up nothing."""
+        """Return the content of the request's cookie, None without one signed by this service. Makes no query."""
         cookie = request.cookies.get(COOKIE)
         if cookie is None or self._settings.token is None:
             return None
@@ -61,12 +61,15 @@ class Sessions:
         return None
 
     def read(self, request: Request) -> Signed | None:
-        """Return the session of a request, None where nobody signed in, or signed out since: asks the database."""
+        """Return the session of a request, None if nobody is signed in or the session was signed out.
+
+        Queries the database.
+        """
         found = self.signed(request)
         return None if found is None or has_ended(self._engine, found.id) else found
 
     def give(self, request: Request, response: Response, role: str) -> None:
-        """Put a new session into a response, in place of the one the request came with. Writes to the database."""
+        """Set a new session in a response and end the request's session. Writes to the database."""
         self._end(request)
         response.set_cookie(
             COOKIE,
@@ -90,17 +93,17 @@ class Sessions:
 
 
 class Admission:
-    """How long an answer that goes on may go on: as long as the session it was asked for with."""
+    """Limits a long-running answer to the lifetime of its session."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._sessions: Sessions = request.app.state.sessions
-        # Whoever sends a token needs no session.
+        # A client that sends a token needs no session.
         self._asks = getattr(request.state, "session", None) is not None
         self._looked_at = time.monotonic()
 
     async def holds(self) -> bool:
-        """Return whether it may go on; looks it up every few seconds, however often it is asked."""
+        """Return whether the answer may continue; queries at most every few seconds."""
         if not self._asks or time.monotonic() - self._looked_at < LOOK_AGAIN_SECONDS:
             return True
         self._looked_at = time.monotonic()

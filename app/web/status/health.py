@@ -19,7 +19,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """Say that the process is up; touches nothing."""
+    """Report that the process is up; reads nothing else."""
     return {"status": "up"}
 
 
@@ -28,11 +28,11 @@ class Ready(Document):
 
     status: Literal["ready"] = "ready"
     workers: list[LiveWorker]
-    checked_at: str = Field(description="When writing to the database was tried last; at most once in five seconds.")
+    checked_at: str = Field(description="Time of the last test write to the database; at most one in five seconds.")
 
 
 class Version(Document):
-    """Which product answers."""
+    """Name and version of the product."""
 
     name: str
     version: str
@@ -41,9 +41,9 @@ class Version(Document):
 
 @router.get("/readyz")
 def readyz(request: Request) -> Ready:
-    """Say whether runs can be recorded and executed; 503 names what is missing.
+    """Report whether runs can be recorded and executed; 503 names what is missing.
 
-    Writing to the database is tried at most once in five seconds; `checked_at` says when.
+    A test write to the database is made at most once in five seconds; `checked_at` is its time.
     """
     state = request.app.state
     found = readiness(state.engine, state.settings, state.write_probe)
@@ -58,7 +58,7 @@ def readyz(request: Request) -> Ready:
 
 @router.get("/version")
 async def show_version() -> Version:
-    """Give the product's version."""
+    """Return the product's version."""
     return Version(name="ddp-audit", version=product_version(), api="v1")
 
 
@@ -70,5 +70,5 @@ def product_version() -> str:
 
 @router.get("/metrics", response_class=Response)
 def metrics(request: Request) -> Response:
-    """Give counts and times in Prometheus' text format; never a run's number."""
+    """Return counts and times in Prometheus' text format; never a run's number."""
     return Response(generate_latest(request.app.state.monitor.registry), media_type=CONTENT_TYPE_LATEST)

@@ -22,7 +22,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Monitor:
-    """One application's numbers, in a registry of its own."""
+    """The numbers of one application, in its own registry."""
 
     def __init__(self, engine: Engine, settings: Settings, live: Live) -> None:
         self.registry = CollectorRegistry()
@@ -31,7 +31,7 @@ class Monitor:
         self.requests = Counter("ddp_audit_http_requests", "Requests answered.", labels, registry=self.registry)
         self.seconds = Histogram(
             "ddp_audit_http_request_seconds",
-            "Time to the begin of the answer.",
+            "Time to the first byte of the answer.",
             ["method", "route"],
             registry=self.registry,
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
@@ -39,17 +39,17 @@ class Monitor:
 
 
 class Stock(Collector):
-    """What is in the database, in memory and on the disk, read when asked for."""
+    """Numbers from the database, memory and disk, read on request."""
 
     def __init__(self, engine: Engine, settings: Settings, live: Live) -> None:
         self._engine, self._settings, self._live = engine, settings, live
 
     def describe(self) -> list[Metric]:
-        """Return nothing: a registry must not read the database when it is made."""
+        """Return nothing: a registry must not read the database when it is created."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers of this moment."""
+        """Yield the current numbers."""
         with read_session(self._engine) as session:
             runs, workers = count_runs(session), len(live_workers(session))
             held, deliveries = measured_bytes(session), count_deliveries(session)
@@ -66,7 +66,7 @@ class Stock(Collector):
 
 
 def _gauge(name: str, text: str, values: Iterable[tuple[Sequence[str], float]], *labels: str) -> Metric:
-    """Return a number of this moment for every combination of labels."""
+    """Return a gauge with a value for every combination of labels."""
     gauge = GaugeMetricFamily(f"ddp_audit_{name}", text, labels=labels)
     for combination, value in values:
         gauge.add_metric(combination, value)
@@ -99,6 +99,6 @@ class Measured:
 
 def _pattern(scope: Scope) -> str:
     pattern = str(getattr(scope.get("route"), "path", None) or "other")
-    # A route knows its own router's prefix, not the base the routers are mounted under.
+    # A route knows its own router's prefix, but not the base path of the mounted routers.
     below = route_path(scope).startswith(f"{BASE}/") and not pattern.startswith((BASE, "other"))
     return f"{BASE}{pattern}" if below else pattern

@@ -1,4 +1,4 @@
-"""The first screen of a run's page: the panel and the checks that explain the verdict, or what the run does now."""
+"""The first screen of a run's page: the panel and checks that explain the verdict, or the run's current activity."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,41 +20,41 @@ PICTURES: Final = frozenset({"histogram", "bars", "heat", "series", "confusion_m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a run that has not ended does, and what follows."""
+    """Current activity of a run that has not ended, and what is next."""
 
     stage: str
     """Title of the current stage; empty before the first."""
     place: int
-    """Of that stage, from 1 on."""
+    """Number of this stage, from 1 on."""
     stages: int
-    """How many there are; 0 when nobody knows."""
+    """Number of stages; 0 if unknown."""
     progress: Progress | None
     """`done`, `total` and `unit` of the current stage."""
     since: str
-    """When the run came into what it does now."""
+    """Start of the current activity."""
     phase: str
-    """What the ranks of the stage do, in words."""
+    """Activity of the stage's ranks, as text."""
     step: str
     heard: str | None
     """When a rank of the stage last reported."""
     stalled: list[int]
-    """Ranks that have been silent for too long."""
+    """Ranks that have not reported for too long."""
     following: list[str]
-    """Titles of the stages that are still to come."""
+    """Titles of the remaining stages."""
 
 
 def lead_panel(result: Mapping[str, Any], panels: Sequence[PanelView]) -> PanelView | None:
-    """Return the panel a result names as its headline; of an older result the first picture, else the first panel."""
+    """Return the panel that a result names as its headline; for older results the first picture or panel."""
     named = [panel for panel in panels if panel.data["title"] == result.get("headline")]
     pictures = [panel for panel in panels if panel.type in PICTURES]
     return next(iter([*named, *pictures, *panels]), None)
 
 
 def deciding_checks(checks: Sequence[Mapping[str, Any]], telling: Sequence[str] = ()) -> list[Mapping[str, Any]]:
-    """Return the checks that decide: those that failed or are open, else what the kind names and the tightest."""
+    """Return the decisive checks: failed or unjudged ones, else the kind's headline checks and the tightest."""
     troubled = [check for check in checks if check["passed"] is not True]
     if troubled:
-        # Control first: it alone makes everything else inconclusive.
+        # Control first: it alone makes the verdict inconclusive.
         return sorted(troubled, key=lambda check: (check["name"] != "control", check["passed"] is None))[:MOST_CHECKS]
     measured = [check for check in checks if check["measured"] is not None and check["limit"] is not None]
     tightest = sorted(measured, key=lambda check: (check["name"] not in telling, -_tightness(check)))
@@ -62,7 +62,7 @@ def deciding_checks(checks: Sequence[Mapping[str, Any]], telling: Sequence[str] 
 
 
 def _tightness(check: Mapping[str, Any]) -> float:
-    """Return how near a check that passed came to its limit, 0 to 1; 0 where no number could come nearer."""
+    """Return how near a passing check came to its limit, 0 to 1; 0 if nearness is undefined."""
     if relation_of(check) is Relation.AT_LEAST:
         room, limit = difference(check), check["limit"]
         return float(limit / (limit + room)) if room is not None and limit + room > 0 else 0.0
@@ -70,7 +70,7 @@ def _tightness(check: Mapping[str, Any]) -> float:
 
 
 def activity(run: RunDocument) -> Activity | None:
-    """Return what a run does now; None for one that has ended."""
+    """Return the current activity of a run; None if it has ended."""
     if State(run.state).is_final:
         return None
     stages = {stage.name: stage for stage in run.stages}
@@ -94,7 +94,7 @@ def activity(run: RunDocument) -> Activity | None:
 
 
 def planned_stages(run: RunDocument) -> dict[str, str]:
-    """Return name and title of every stage the kind plans with the run's parameters; nothing for unknown kinds."""
+    """Return name and title of every planned stage of the run; empty for unknown kinds."""
     spec = kinds().get(run.kind)
     if spec is None:
         return {}

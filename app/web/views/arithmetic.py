@@ -1,4 +1,4 @@
-"""What the worked example shows of a window: both rules over its token counts and loss sums, in exact fractions."""
+"""The worked example for a window: both rules over its token counts and loss sums, in exact fractions."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +28,7 @@ class Means:
     global_mean: Number
     """(sum of S_r) / N"""
     mean_of_means: Number | None
-    """Mean over ranks of S_r / N_r; None when a rank has no token and so no mean."""
+    """Mean over ranks of S_r / N_r; None if a rank has no token and so no mean."""
     scaled: list[Number]
     """W * S_r / N, what each rank back-propagates so that DDP's mean gives the global mean."""
     right_weight: Fraction
@@ -36,7 +36,7 @@ class Means:
     wrong_weights: list[Fraction | None]
     """Weight of one token of each rank under the mean of means: 1 / (W N_r)."""
     twice: Number
-    """The global mean divided once more by the number of micro-batches, as the mistake does."""
+    """The global mean divided once more by the number of micro-batches, as in the common mistake."""
 
 
 def both_means(window: Window) -> Means:

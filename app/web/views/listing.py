@@ -1,4 +1,4 @@
-"""What the list of runs and its rows show."""
+"""Data of the list of runs and its rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,18 +33,18 @@ HEADINGS: Final = {
     "finished": (Order.FINISHED, Order.FINISHED),
     "took": (Order.LONGEST, Order.SHORTEST),
 }
-"""What a click on the heading of a column sorts by, and what another click turns it to."""
+"""Sort order of the first and second click on a column heading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """One page of runs with what its columns show."""
+    """One page of runs with the values of its columns."""
 
     page: RunList
     values: Mapping[int, Mapping[str, Any]]
-    """Of columns that are no fields of a run, by the run's number and the column."""
+    """Values of columns that are not fields of a run, by the run's number and the column."""
     names: list[str]
-    """Columns these runs could have besides."""
+    """Further columns available for these runs."""
 
 
 def _load(request: Request, query: ListQuery) -> Listing:
@@ -57,7 +57,7 @@ def _load(request: Request, query: ListQuery) -> Listing:
 
 
 def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
-    """Return what the list and its rows are rendered from."""
+    """Return the template context of the list and its rows."""
     listing = _load(request, query)
     page = listing.page
     narrowed = any(value for value in query.model_dump(exclude={"col"}).values())
@@ -96,14 +96,14 @@ def list_context(request: Request, query: ListQuery) -> dict[str, Any]:
 
 
 def _sort_urls(query: ListQuery) -> Mapping[str, str]:
-    """Return where the heading of a column leads."""
+    """Return the link of a column heading."""
     order = query.order()
     targets = {name: turned if order is first else first for name, (first, turned) in HEADINGS.items()}
     return {name: f"?{query.address(sort=target, cursor='')}" for name, target in targets.items()}
 
 
 def _sorted_column(order: Order) -> tuple[str, str]:
-    """Return the column an order goes by and its direction, in the words of `aria-sort`."""
+    """Return the sort column and its direction, as `aria-sort` values."""
     for name, orders in HEADINGS.items():
         if order in orders:
             return name, "ascending" if order in ASCENDING else "descending"

@@ -11,13 +11,13 @@ WORDS = {True: "pass", False: "fail", None: "open"}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a Markdown table; cells are text or numbers, and no cell can break out of its column."""
+    """Return a Markdown table; cells are text or numbers, escaped so that no cell leaves its column."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell(value) for value in line) + " |" for line in lines)
 
 
 def cell(value: Any) -> str:
-    """Return one cell: line breaks and bars would end it, and tags would be drawn by the reader."""
+    """Return one escaped cell: line breaks and bars would end it, and tags would be rendered as HTML."""
     text = " ".join(number(value).split())
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 

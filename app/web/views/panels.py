@@ -1,4 +1,4 @@
-"""Panels of a result, prepared for their templates: any kind is drawn from its checks and panels alone."""
+"""Panels of a result, prepared for their templates: any kind is drawn only from its checks and panels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,23 @@ from app.web.charts.shapes import colour, floats, histogram_chart
 
 HEAT_STEPS: Final = 7
 NARROW_COLUMNS: Final = 5
-"""Tables and heat maps with more columns take the whole width."""
+"""Tables and heat maps with more columns use the full width."""
 NUMBERS: Final = "numbers"
-"""Type of a view, not of a panel: a series of one point is a number in a table."""
+"""A type of view, not of panel: a series of one point is shown as a number in a table."""
 KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelView:
-    """One panel and what its template draws."""
+    """One panel and the data of its template."""
 
     id: str
     type: str
-    """That of the panel, or NUMBERS for a series without a line to draw."""
+    """The panel's type, or NUMBERS for a series without a line to draw."""
     data: Mapping[str, Any]
     view: Any
     wide: bool = False
-    """Needs the whole width of the page."""
+    """Whether it needs the full width of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class HeatCell:
     """Share of its row, 0 to 1."""
     expected: Any = None
     odd: bool = False
-    """Differs from what was expected."""
+    """Whether it differs from the expected value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarRow:
-    """One bar with its label; `width` is in per cent of the longest bar."""
+    """One bar with its label; `width` is a percentage of the longest bar."""
 
     label: str
     group: str
@@ -63,7 +63,7 @@ class BarRow:
 
 
 def panel_views(panels: Sequence[Mapping[str, Any]], prefix: str = "panel") -> list[PanelView]:
-    """Return the panels of known type, in order, each with an id unique on the page."""
+    """Return the panels of known type, in order, each with a unique id on the page."""
     return [
         _panel_view(f"{prefix}-{index}", panel)
         for index, panel in enumerate(panels, start=1)
@@ -99,7 +99,7 @@ def _view(panel: Mapping[str, Any]) -> Any:
 
 
 def confusion_rows(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> list[HeatRow]:
-    """Return the matrix with row shares; colour follows the share, so classes of any size compare."""
+    """Return the matrix with row shares; colours follow the share, so classes of any size are comparable."""
     rows = []
     for label, row in zip(labels, counts, strict=True):
         total = sum(row)
@@ -112,7 +112,7 @@ def confusion_rows(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> li
 
 
 def heat_class(share: float) -> str:
-    """Return the colour class of a value between 0 and 1; anything above zero gets some colour."""
+    """Return the colour class of a value between 0 and 1; any value above zero is coloured."""
     if not math.isfinite(share) or share <= 0:
         return "h0"
     return f"h{max(1, min(HEAT_STEPS, math.ceil(math.sqrt(share) * HEAT_STEPS)))}"

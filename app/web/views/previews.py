@@ -1,4 +1,4 @@
-"""How a page shows the files of a run: pictures, JSON in order, CSV as a table, text; anything else is a download."""
+"""Previews of a run's files: pictures, formatted JSON, CSV as a table, text; anything else is a download."""
 
 import csv
 import io
@@ -11,10 +11,10 @@ from app.formats import size
 from app.runs.results.artifacts import Artifact, media_type
 
 TEXT_BYTES: Final = 200_000
-"""Of a text file at most so much is shown."""
+"""Maximum number of bytes shown of a text file."""
 PICTURE_BYTES: Final = 10_000_000
 INDENTED_CHARACTERS: Final = 1_000_000
-"""Indenting makes deep JSON a thousand times longer; beyond this it is shown as it is."""
+"""Indenting can make deep JSON a thousand times longer; beyond this it is shown unchanged."""
 TABLE_ROWS: Final = 200
 TABLE_COLUMNS: Final = 40
 JSON_TYPE: Final = "application/json"
@@ -23,16 +23,16 @@ PLAIN: Final = "text/plain"
 
 
 class Offered(Artifact):
-    """An artifact and how the page shows it."""
+    """An artifact and its form of preview."""
 
     look: str
     """`picture`, `text`, or empty for a download."""
     why: str
-    """Why it is not shown; empty when it is."""
+    """Why it is not shown; empty if it is shown."""
 
 
 def offered(item: Artifact) -> Offered:
-    """Return an artifact and how the page shows it."""
+    """Return an artifact and its form of preview."""
     look, why = _look(item.media_type, item.bytes)
     return Offered(**dict(item), look=look, why=why)
 
@@ -52,14 +52,14 @@ class Preview:
     """The beginning of a file, as text or as a table."""
 
     note: str
-    """What of the file is shown."""
+    """Description of the shown part."""
     text: str = ""
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
 
 
 def preview_of(path: Path) -> Preview:
-    """Return what a page shows of a text file; a file that is not what its name says is shown as plain text."""
+    """Return the preview of a text file; a file that does not match its name's type is shown as plain text."""
     with path.open("rb") as handle:
         data = handle.read(TEXT_BYTES)
         length = handle.seek(0, io.SEEK_END)
@@ -71,7 +71,7 @@ def preview_of(path: Path) -> Preview:
 
 
 def _ordered(text: str, cut: str) -> Preview | None:
-    """Return JSON indented; None where it is cut or damaged, or where that would make it far too long."""
+    """Return indented JSON; None if it is truncated or damaged, or if indenting would make it far too long."""
     if cut:
         return None
     pieces, length = [], 0
@@ -83,13 +83,13 @@ def _ordered(text: str, cut: str) -> Preview | None:
                 return None
         found = "".join(pieces)
         found.encode()  # lone surrogates, which JSON can hold and no page
-    except (ValueError, RecursionError):  # damaged, or nested deeper than any person reads
+    except (ValueError, RecursionError):  # damaged, or nested too deeply
         return None
-    return Preview(note="JSON, indented for reading.", text=found)
+    return Preview(note="JSON, indented for readability.", text=found)
 
 
 def _table(text: str, cut: str) -> Preview | None:
-    """Return a plain CSV file as a table; None where its rows do not have equally many fields."""
+    """Return a plain CSV file as a table; None if its rows differ in length."""
     whole = text.rpartition("\n")[0] if cut else text
     try:
         lines = [tuple(line) for line in csv.reader(io.StringIO(whole), strict=True)]

@@ -1,4 +1,4 @@
-"""Rendering of pages and fragments: one Jinja2 environment, and links that hold behind a path prefix."""
+"""Rendering of pages and fragments: one Jinja2 environment, and links that work behind a path prefix."""
 
 import hashlib
 from functools import cache, partial
@@ -27,13 +27,12 @@ FORMATS: Final = (
 )
 """Functions of `formats` that templates use as filters."""
 _PATHS: Final[WeakKeyDictionary[FastAPI, dict[str, str]]] = WeakKeyDictionary()
-"""Routes without parameters, found once: a page names a dozen, and looking through all routes takes half a
-millisecond each."""
+"""Routes without parameters, looked up once: a page links to a dozen, and each lookup takes half a millisecond."""
 
 
 @cache
 def environment() -> Environment:
-    """Return the environment; every value is escaped unless a template is its author."""
+    """Return the environment; every value that does not come from a template is escaped."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -62,12 +61,12 @@ def environment() -> Environment:
 
 
 def prefix(request: Request) -> str:
-    """Return the path prefix a reverse proxy put before the service, without a slash at its end."""
+    """Return the path prefix added by a reverse proxy, without a trailing slash."""
     return str(request.scope.get("root_path") or "").rstrip("/")
 
 
 def path(request: Request, route: str, **params: Any) -> str:
-    """Return the path of a named route below the prefix: no host, so that any proxy may stand before it."""
+    """Return the path of a named route below the prefix: no host, so that it works behind any proxy."""
     if params:
         return f"{prefix(request)}{request.app.url_path_for(route, **params)}"
     known = _PATHS.setdefault(request.app, {})
@@ -82,7 +81,7 @@ def api(request: Request, suffix: str) -> str:
 
 
 def static(request: Request, name: str) -> str:
-    """Return the path of a static file; its digest makes a changed file a new address."""
+    """Return the path of a static file with its digest, so that a changed file has a new URL."""
     return f"{prefix(request)}/static/{name}?v={_digest(name)}"
 
 
@@ -90,17 +89,17 @@ def static(request: Request, name: str) -> str:
 def _digest(name: str) -> str:
     try:
         return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:10]
-    except FileNotFoundError:  # browser files not set up yet: the page still works without them
+    except FileNotFoundError:  # front-end files not installed yet: the page still works without them
         return "0"
 
 
 def role(request: Request) -> str:
-    """Return who asks: `operator` or `viewer`; without tokens everybody is the operator."""
+    """Return the role: `operator` or `viewer`; without tokens every client is the operator."""
     return str(getattr(request.state, "role", None) or OPERATOR)
 
 
 def actor(request: Request) -> str:
-    """Return the name under which a verb of this request is recorded."""
+    """Return the actor recorded for an action of this request."""
     return str(getattr(request.state, "actor", None) or "page")
 
 
@@ -120,26 +119,26 @@ def _context(request: Request) -> dict[str, Any]:
 
 
 def fragment(request: Request, template: str, **context: Any) -> Markup:
-    """Return a rendered template; being escaped already, it may stand inside another one as it is."""
+    """Return a rendered template; it is already escaped and may be embedded in another one."""
     return Markup(environment().get_template(template).render(_context(request) | context))  # noqa: S704  # escaped
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-    """Return a rendered template as a response that is never cached: pages show live state."""
+    """Return a rendered template as a response that is never cached, because pages show live state."""
     return HTMLResponse(fragment(request, template, **context), status, {"Cache-Control": "no-store"})
 
 
 def problem_page(request: Request, problem: Problem) -> HTMLResponse:
-    """Return `problem` as a page with its own status code; 401 offers the way to sign in."""
+    """Return `problem` as a page with its status code; 401 offers a link to sign in."""
     back = request.url.path if request.method == "GET" else ""
     return page(request, "pages/errors/show.html", problem.status, problem=problem, back=back)
 
 
 def see(request: Request, route: str, **params: Any) -> RedirectResponse:
-    """Answer a form: go and look at a page."""
+    """Answer a form with a redirect to a page."""
     return RedirectResponse(path(request, route, **params), status_code=303)
 
 
 def by_htmx(request: Request) -> bool:
-    """Return whether a script of the page asks, which wants a part of it."""
+    """Return whether a script of the page sent the request, which expects a fragment."""
     return request.headers.get("hx-request") == "true"

@@ -1,4 +1,4 @@
-"""What every part of the run page shows, gathered from the run's document and its result."""
+"""Data of every part of the run page, from the run's document and its result."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
@@ -22,7 +22,7 @@ MOST_OUTPUTS: Final = 24
 
 
 def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
-    """Return the parts every template of the run page may use; `result` is None while there is none."""
+    """Return the template context of the run page; `result` is None while there is none."""
     final = State(run.state).is_final
     reading = read_result(runs_dir, run.id) if final else Reading()
     result = reading.document or None
@@ -47,7 +47,7 @@ def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
 
 
 def files_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
-    """Return what a run offers as files: its artifacts, and the first of its ranks' outputs."""
+    """Return the files of a run: its artifacts, and the first of its ranks' outputs."""
     root = runs_dir / str(run.id)
     attempts = ((stage.name, stage.attempt) for stage in run.stages if stage.attempt)
     outputs = chain.from_iterable(attempt_logs(root, *attempt) for attempt in attempts)
@@ -58,7 +58,7 @@ def files_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
 
 
 def counted(checks: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many checks passed, failed and stayed open, in words."""
+    """Return how many checks passed, failed and were not judged, as text."""
     passed = sum(check["passed"] is True for check in checks)
     failed = sum(check["passed"] is False for check in checks)
     words = f"{passed} of {len(checks)} checks passed"
@@ -68,7 +68,7 @@ def counted(checks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Return (name, text) for every number of a summary that has no table; nested names are joined with dots."""
+    """Return (name, text) for every number of a summary that is not in a table; nested names are joined with dots."""
     rows: list[tuple[str, str]] = []
     for name, value in summary.items():
         if is_table(value):

@@ -19,18 +19,18 @@ from app.web.views.run import files_context, run_context
 
 
 class PageQuery(LogQuery):
-    """Which part of the log and which charts a page shows, and what it offers to edit."""
+    """The page's log filter, charts, and label being edited."""
 
     metric: str = Field("", max_length=200)
     charts: int = Field(FIRST_CHARTS, ge=1, le=MOST_CHARTS)
     edit: str = Field("", max_length=16)
-    """Label whose field stands open: how it is edited where there is no JavaScript."""
+    """Label whose field is open: editing without JavaScript."""
 
 
 def render(
     request: Request, run_id: int, query: PageQuery, *, status: int = 200, typed: str | None = None, problem: str = ""
 ) -> Response:
-    """Return the page of a run; a label that stands open shows what was `typed` and the `problem` with it."""
+    """Return the page of a run; a label being edited shows what was `typed` and the `problem` with it."""
     settings = request.app.state.settings
     wanted = query.filter()
     with read_session(request.app.state.engine) as session:
@@ -63,7 +63,7 @@ def render(
 
 
 def _notice(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
-    """Return `{status, attempts, url}` of the newest notice of a run's end; None without webhook or end."""
+    """Return `{status, attempts, url}` of the newest webhook delivery of a run; None without webhook or end."""
     if request.app.state.settings.webhook_url is None:
         return None
     items = delivery_log(session, run_id=run_id, limit=1).items

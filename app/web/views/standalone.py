@@ -1,4 +1,4 @@
-"""A run's result as one HTML file that needs nothing else: no server, no network, no script."""
+"""A run's result as one self-contained HTML file: no server, no network, no scripts."""
 
 import base64
 import re
@@ -26,7 +26,7 @@ MISSING: Final = "data:,"
 
 
 class Pictures:
-    """Turns addresses of a run's pictures into the pictures themselves, up to a size."""
+    """Replaces URLs of a run's pictures by the pictures themselves, up to a size."""
 
     def __init__(self, runs_dir: Path, run_id: int) -> None:
         self._runs_dir, self._run_id = runs_dir, run_id
@@ -34,7 +34,7 @@ class Pictures:
         self.left_out = 0
 
     def __call__(self, suffix: str) -> str:
-        """Return a data address for an address below the API; what is no picture of this run stays out."""
+        """Return a data URL for a URL of the API; anything other than a picture of this run is left out."""
         name = unquote(suffix.removeprefix(f"/runs/{self._run_id}/artifacts/"))
         try:
             path = artifact_path(self._runs_dir, self._run_id, name)
@@ -78,8 +78,8 @@ def result_page(session: Session, runs_dir: Path, run: RunDocument) -> str:
 
 
 def styles() -> str:
-    """Return the pages' own styles as one text. Raises RuntimeError for one that could leave its element."""
+    """Return the pages' styles as one text. Raises RuntimeError for a style that could leave its element."""
     text = "\n".join((STATIC / name).read_text() for name in STYLES)
     if "</style" in text.lower() or re.search(r"@import|url\(\s*['\"]?(?!data:)", text):
-        raise RuntimeError("a style sheet refers to another file: the shared page would not stand alone")
+        raise RuntimeError("a style sheet refers to another file: the shared page would not be self-contained")
     return text

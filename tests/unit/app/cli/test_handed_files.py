@@ -73,7 +73,7 @@ def test_file_comes_in_pieces(tmp_path: Path) -> None:
 def test_half_a_file_is_none(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("before")
-    with pytest.raises(CommandError, match="broke off") as failure:
+    with pytest.raises(CommandError, match="was cut short") as failure:
         save(fetching(client(broken=True)), target)
     assert failure.value.code is Exit.FAILED
     assert target.read_text() == "before"

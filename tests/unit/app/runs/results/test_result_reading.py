@@ -68,8 +68,8 @@ def test_left_out_fields_are_filled(tmp_path: Path) -> None:
             {**MINIMAL, "checks": [{**MINIMAL["checks"][0], "measured": 2, "limit": 1, "relation": "equal"}]},
             "checks.0: check a passed, but measured 2 is not equal 1",
         ),
-        (DEEP % (b"[" * 300 + b"]" * 300), "nested too deep"),
-        (DEEP % (b"[" * 252 + b"]" * 252), "nested too deep"),
+        (DEEP % (b"[" * 300 + b"]" * 300), "nested too deeply"),
+        (DEEP % (b"[" * 252 + b"]" * 252), "nested too deeply"),
     ],
 )
 def test_damage_has_one_reason(tmp_path: Path, content: Any, why: str) -> None:

@@ -54,7 +54,7 @@ def test_many_runs_get_few_labels() -> None:
     ("measured", "css", "words"),
     [
         ((0.1, 0.1, 0.1), "pass", "passes with 10.0 % of its limit"),
-        ((0.1, 0.1, 0.5), "warn", "5 times what was usual"),
+        ((0.1, 0.1, 0.5), "warn", "5 times the usual share"),
         ((0.1, 0.1, 0.3), "pass", "30.0 %"),
         ((0.1, 0.1, 2.0), "fail", "fails with 200.0 % of its limit"),
         ((0.1, 0.1, 50.0), "fail", "fails at 50 times its limit"),
@@ -71,8 +71,8 @@ def test_reading_counts_failures_in_a_row() -> None:
     found = reading(items(0.1, 3.0, 0.2, 2.0, 2.0, 2.0))
     assert "3 runs in a row, since run 4" in found.text
     assert "15.0 %" in found.text, "the median of the passing ones, 10 % and 20 %"
-    assert "the only one so far" in reading(items(2.0)).text
-    assert "The one before it did not" in reading(items(0.1, 2.0)).text
+    assert "the only run so far" in reading(items(2.0)).text
+    assert "The previous run did not" in reading(items(0.1, 2.0)).text
 
 
 def test_reading_without_numbers_says_no_share() -> None:
@@ -95,8 +95,8 @@ def controls(*measured: Any) -> list[dict[str, Any]]:
     ("shown", "css", "title", "text"),
     [
         (counts(18), "pass", "passes with the expected number", ""),
-        (counts(18, 18), "pass", "passes with the expected number", "The run before it passed."),
-        (counts(18, 21), "fail", "fails, 3 more than expected", "The run before it passed."),
+        (counts(18, 18), "pass", "passes with the expected number", "The previous run passed."),
+        (counts(18, 21), "fail", "fails, 3 more than expected", "The previous run passed."),
         (counts(18, 15, 15), "fail", "fails, 3 less than expected", "2 runs in a row, since run 2."),
         (controls(2.1, 2.1, 2.1), "pass", "passes, 2 above its minimum", "were 2 above their minimum"),
         (controls(2.1, 2.1, 0.3), "warn", "passes, 0.2 above its minimum, 10.0 % of the usual margin", "were 2 above"),
