@@ -1,4 +1,4 @@
-"""The content of one checkpoint file: its tensors by name, the stamp that goes into it, and what is refused in it."""
+"""The content of one checkpoint file: its tensors by name, its stamp, and the checks when it is read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from trainer.contract.stamp import STAMP, Stamp, StampInvalid, file_of, first_di
 def named_tensors(content: Mapping[str, Any], names: Sequence[str] = ()) -> dict[str, torch.Tensor]:
     """Return every tensor in `content` in the order of serialisation, by names such as `optimizer.0.weight.exp_avg`.
 
-    `names` are those of the optimizer's parameters, in its order. A tensor that is there twice is serialised once.
+    `names` are those of the optimizer's parameters, in its order. A tensor that occurs twice is serialised once.
     """
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -32,7 +32,7 @@ def named_tensors(content: Mapping[str, Any], names: Sequence[str] = ()) -> dict
 def _collect(
     value: Any, prefix: str, called: Mapping[Any, str], found: dict[str, torch.Tensor], seen: set[int]
 ) -> None:
-    """Add the tensors below a container; `called` are other names for its keys."""
+    """Add the tensors below a container; `called` maps its keys to other names."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, item in items:
         if isinstance(item, torch.Tensor):
@@ -49,7 +49,7 @@ def described(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def counters(content: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the distinct values of what optimizer and schedule count by themselves, in rising order."""
+    """Return the distinct step counts kept by optimizer and schedule, in ascending order."""
     states = content.get("optimizer", {}).get("state", {}).values()
     steps = [state["step"] for state in states if "step" in state]
     found = {"optimizer.step": steps, "scheduler.last_epoch": [(content.get("scheduler") or {}).get("last_epoch")]}
@@ -78,8 +78,8 @@ def write_part(
 def read_part(directory: Path, name: str, manifest: Manifest) -> dict[str, Any]:
     """Return the content of one file of a checkpoint, after comparing it with digest, manifest and its own stamp.
 
-    Raises CheckpointDamaged for a file that is not whole, of another step, training or rank; CheckpointRefused for
-    state of another type or shape than was saved, naming it with both.
+    Raises CheckpointDamaged for a file that is incomplete or of another step, training or rank; CheckpointRefused for
+    state whose type or shape differs from the saved one, naming both.
     """
     read = read_tensors(directory, name, manifest.files[name])
     content: dict[str, Any] = read if isinstance(read, dict) else {}
@@ -103,7 +103,7 @@ def check_tensors(
 ) -> None:
     """Raise CheckpointRefused for the first tensor whose type or shape differs, or that only one side has.
 
-    Both sides are as from `described`. With `common`, tensors of one side only are left alone.
+    Both sides are as from `described`. With `common`, tensors of only one side are ignored.
     """
     if common:
         before, after = ({name: side[name] for name in before if name in after} for side in (before, after))

@@ -10,8 +10,8 @@ import torch
 def digest(value: Any) -> str:
     """Return the SHA-256 over types, names, shapes and bits of `value`, at any depth.
 
-    Mappings are taken in the order of their keys' texts. Raises TypeError for what is no tensor, number, text, None
-    or container of these.
+    Mappings are sorted by the text of their keys. Raises TypeError for anything other than tensors, numbers, text, None
+    or containers of these.
     """
     state = hashlib.sha256()
     _feed(state, value)

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint."""
+"""Errors of checkpoints."""
 
 
 class CheckpointError(Exception):
@@ -7,20 +7,20 @@ class CheckpointError(Exception):
     def __init__(self, text: str, field: str = "") -> None:
         super().__init__(text)
         self.field = field
-        """What does not fit: `config.seed`, `world_size`, `data_lock`, `parameters`, … or empty."""
+        """The field that differs: `config.seed`, `world_size`, `data_lock`, `parameters`, … or empty."""
 
 
 class CheckpointRefused(CheckpointError):
-    """The checkpoint is whole but belongs to another training; `field` says in what."""
+    """The checkpoint is complete but belongs to another training; `field` names the difference."""
 
 
 class CheckpointDamaged(CheckpointError):
-    """The checkpoint is not whole: a file is missing, short or changed."""
+    """The checkpoint is damaged: a file is missing, truncated or changed."""
 
 
 class CheckpointNotSaved(CheckpointError):
-    """The save failed; earlier checkpoints are as they were."""
+    """The save failed; earlier checkpoints are unchanged."""
 
 
 class WindowOpen(CheckpointError):
-    """A save was asked for in the middle of an accumulation window, whose pending gradients no checkpoint holds."""
+    """A save was requested in the middle of an accumulation window, whose pending gradients would be lost."""

@@ -17,11 +17,11 @@ from trainer.common.checkpoints.errors import CheckpointDamaged, CheckpointNotSa
 from trainer.contract.manifest import FileEntry
 
 OVERLAP_BYTES: Final = 1 << 18
-"""From this size on handing a piece to another thread costs less than it saves."""
+"""From this size on, passing a piece to another thread costs less than it saves."""
 
 
 class HashingWriter:
-    """A binary file that knows the size and SHA-256 of what went into it; large pieces are hashed while written."""
+    """A binary file that tracks the size and SHA-256 of its content; large pieces are hashed while they are written."""
 
     def __init__(self, handle: io.BufferedWriter) -> None:
         self._handle = handle
@@ -35,7 +35,7 @@ class HashingWriter:
             self._hash.update(data)
             written = self._handle.write(data)
         else:
-            # Both leave the interpreter lock; the buffer is only valid until this call returns, hence the wait.
+            # Both release the interpreter lock; the buffer is only valid until this call returns, hence the wait.
             hashed = self._hasher.submit(self._hash.update, data)
             try:
                 written = self._handle.write(data)
@@ -45,22 +45,22 @@ class HashingWriter:
         return written
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         self._handle.flush()
 
     def close(self) -> None:
-        """End the hashing thread; the file stays open."""
+        """End the hashing thread; the file remains open."""
         self._hasher.shutdown()
 
     def entry(self) -> FileEntry:
-        """Return size and digest of what was written so far."""
+        """Return size and digest of the content written so far."""
         return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
 def write_tensors(path: Path, content: Any) -> FileEntry:
     """Serialise `content` into a new file; `flush` makes it durable.
 
-    Raises CheckpointNotSaved, with the free space when the disk is full; the half-written file stays for the caller.
+    Raises CheckpointNotSaved, with the free space if the disk is full; the caller must remove the incomplete file.
     """
     try:
         with path.open("wb") as handle, closing(HashingWriter(handle)) as writer, _without_crc():
@@ -97,7 +97,7 @@ def _fsync(path: Path) -> None:
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Spare the archive's own check sums, a fifth of the time: the manifest has a digest of the whole file."""
+    """Skip the archive's own checksums, which take a fifth of the time: the manifest has a digest of the whole file."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -116,7 +116,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def describe(error: OSError, path: Path) -> str:
-    """Return one sentence on a failed write: the reason, the file, and the free space when that is the reason."""
+    """Return one sentence on a failed write: the reason, the file, and the free space if the disk is full."""
     reason = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return f"{reason}: {path}"
@@ -125,9 +125,10 @@ def describe(error: OSError, path: Path) -> str:
 
 
 def read_tensors(directory: Path, name: str, entry: FileEntry) -> Any:
-    """Return the content of a tensor file, on the CPU; the bytes that are verified are the bytes that are unpickled.
+    """Return the content of a tensor file, on the CPU; exactly the verified bytes are unpickled.
 
-    Raises CheckpointDamaged when the file is missing, has another size or digest, or holds more than plain tensors.
+    Raises CheckpointDamaged if the file is missing, has a different size or digest, or contains more than plain
+    tensors.
     """
     try:
         data = (directory / name).read_bytes()
@@ -139,7 +140,7 @@ def read_tensors(directory: Path, name: str, entry: FileEntry) -> Any:
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise CheckpointDamaged(f"{directory.name}: {name} does not have the digest of the manifest", name)
     try:
-        # Random-generator states must stay CPU bytes, so nothing is mapped to another device here.
+        # Random-generator states must remain CPU bytes, so nothing is mapped to another device here.
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointDamaged(f"{directory.name}: {name} cannot be unpickled safely: {error}", name) from error

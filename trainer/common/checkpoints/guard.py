@@ -1,4 +1,4 @@
-"""Whether the content of a save is of the update it is named after: nothing may train while state is written."""
+"""Checks that a save contains the state of its update: nothing may train while state is written."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from trainer.common.checkpoints.errors import CheckpointNotSaved
 
 
 class UpdateCount:
-    """Counts the steps of one optimizer by its own hooks, from a save or load on, when its update is known."""
+    """Counts the steps of one optimizer with its hooks, starting at a save or load, when its update is known."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._begun = self._finished = 0
@@ -21,13 +21,13 @@ class UpdateCount:
         optimizer.register_step_post_hook(self._finish)
 
     def is_at(self, step: int) -> None:
-        """Take for known that the optimizer's state is that after `step` updates."""
+        """Record that the optimizer's state is that after `step` updates."""
         self._begun, self._offset = self._finished, step - self._finished
 
     def check(self, step: int) -> None:
-        """Raise CheckpointNotSaved when the optimizer is further than `step`, or on its way to the update after it.
+        """Raise CheckpointNotSaved if the optimizer is beyond `step`, or has started the next update.
 
-        It may be behind: a gradient scaler leaves out the optimizer's step of an update with infinite gradients.
+        It may be behind: a gradient scaler skips the optimizer's step of an update with infinite gradients.
         """
         if self._offset is None:
             self.is_at(step)
@@ -49,7 +49,7 @@ _COUNTS: Final[WeakKeyDictionary[Optimizer, UpdateCount]] = WeakKeyDictionary()
 
 
 def update_count(optimizer: Optimizer) -> UpdateCount:
-    """Return the count of an optimizer; it begins with the first call."""
+    """Return the step count of an optimizer; counting begins with the first call."""
     if optimizer not in _COUNTS:
         _COUNTS[optimizer] = UpdateCount(optimizer)
     return _COUNTS[optimizer]
@@ -57,9 +57,9 @@ def update_count(optimizer: Optimizer) -> UpdateCount:
 
 @contextmanager
 def standing_still(step: int, optimizer: Optimizer, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Raise CheckpointNotSaved unless the optimizer is at `step` and every tensor is left alone meanwhile.
+    """Raise CheckpointNotSaved unless the optimizer is at `step` and no tensor changes in the meantime.
 
-    `tensors` are those that are written, by name.
+    `tensors` are the written tensors, by name.
     """
     count = update_count(optimizer)
     versions = {name: _version(tensor) for name, tensor in tensors.items()}
@@ -75,5 +75,5 @@ def standing_still(step: int, optimizer: Optimizer, tensors: Mapping[str, torch.
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was changed in place, as autograd counts it; it does not for inference tensors."""
+    """Return autograd's count of in-place changes of a tensor; there is none for inference tensors."""
     return 0 if tensor.is_inference() else int(tensor._version)

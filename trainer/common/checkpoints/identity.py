@@ -1,4 +1,4 @@
-"""What a checkpoint must have in common with the training that continues from it."""
+"""The identity of a training: what must agree between a checkpoint and the training that continues from it."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from trainer.common.context import StageContext
 from trainer.contract.manifest import Header, ParameterEntry
 
 ALWAYS_FREE: Final = frozenset({"device", "share_gpu", "save_every", "world_size"})
-"""Parameters that do not shape a trajectory (`world_size` and the device type are compared by themselves)."""
+"""Parameters that do not shape a trajectory (`world_size` and the device type are compared separately)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A training as far as a checkpoint is concerned."""
+    """The identity of a training for its checkpoints."""
 
     kind: str
     config: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Identity:
 
     @classmethod
     def of(cls, context: StageContext, data_lock: str, *, free: frozenset[str] = frozenset()) -> "Identity":
-        """Return the identity of a run's training; `free` names the kind's parameters that only say where to stop."""
+        """Return the identity of a run's training; `free` names parameters that only say where to stop."""
         return cls(
             kind=context.kind.name,
             config={**context.params.model_dump(mode="json"), "device_type": context.config.device},
@@ -43,7 +43,7 @@ class Identity:
 
     @property
     def lock(self) -> str:
-        """Digest of everything that must be the same; a file that carries another is of another training."""
+        """Digest of everything that must agree; a file with a different digest is of another training."""
         shaping = {name: value for name, value in self.config.items() if name not in self.free}
         text = json.dumps([self.kind, shaping, self.world_size, self.data_lock], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -75,20 +75,20 @@ def parameter_entries(model: nn.Module) -> list[ParameterEntry]:
 def optimizer_names(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
     """Return the parameter names of every group in the optimizer's order.
 
-    Raises ValueError for a parameter that is not the model's: it could not be found again after a restart.
+    Raises ValueError for a parameter that is not in the model: it could not be found again after a restart.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups: list[list[str]] = []
     for index, group in enumerate(optimizer.param_groups):
         members: list[torch.Tensor] = group["params"]
         if any(id(member) not in names for member in members):
-            raise ValueError(f"optimizer group {index} holds a parameter that the model does not name")
+            raise ValueError(f"optimizer group {index} contains a parameter that the model does not name")
         groups.append([names[id(member)] for member in members])
     return groups
 
 
 def check_parameters(header: Header, model: nn.Module, optimizer: Optimizer, name: str) -> None:
-    """Raise CheckpointRefused when parameter names, shapes, types or order differ, in model or optimizer."""
+    """Raise CheckpointRefused if parameter names, shapes, types or order differ, in model or optimizer."""
     theirs = [f"{entry.name} {entry.dtype}{entry.shape}" for entry in header.parameters]
     ours = [f"{entry.name} {entry.dtype}{entry.shape}" for entry in parameter_entries(model)]
     _check_order("parameters", theirs, ours, name)
@@ -111,6 +111,6 @@ def _check_order(field: str, theirs: list[str], ours: list[str], name: str) -> N
     else:
         place = next(index for index, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b)
         detail = (
-            f"same names in another order: place {place} is {theirs[place]} in the checkpoint and {ours[place]} here"
+            f"same names in another order: position {place} is {theirs[place]} in the checkpoint and {ours[place]} here"
         )
     raise CheckpointRefused(f"{name}: {field} differ ({detail})", field)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong on one rank, in a form that travels."""
+    """An error of one rank, in serialisable form."""
 
     rank: int
     error: str
@@ -22,22 +22,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks(Collectives):
-    """The ranks of the default process group, or a single one, with outcomes that all of them share."""
+    """The ranks of the default process group, or a single rank, with outcomes shared by all of them."""
 
     def mark(self, phase: str, step: int | None = None) -> None:
-        """Move this rank's breadcrumb."""
+        """Update this rank's breadcrumb."""
         if self.telemetry is not None:
             self.telemetry.mark(phase, step)
 
     def together(self, what: str, action: Callable[[], T]) -> list[T]:
         """Run `action` on every rank and return all results, in order of rank.
 
-        When it fails anywhere, every rank raises the error of the lowest failing rank, with the same text.
+        If it fails on any rank, every rank raises the error of the lowest failing rank, with the same text.
         """
         return unwrap(self.gather_objects(attempt(self.rank, action), what))
 
     def on_first(self, what: str, action: Callable[[], T]) -> T:
-        """Run `action` on rank 0 alone; every rank gets its result or raises its error."""
+        """Run `action` only on rank 0; every rank gets its result or raises its error."""
         outcome = attempt(0, action) if self.rank == 0 else None
         agreed: T | Failure = self.broadcast_object(outcome, what=what)
         return unwrap([agreed])[0]
@@ -52,7 +52,7 @@ def attempt(rank: int, action: Callable[[], T]) -> T | Failure:
     except OSError as error:
         name = errors.CheckpointNotSaved.__name__
         return Failure(rank=rank, error=name, text=f"{error.strerror or error}: {error.filename}", field="")
-    except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
+    except Exception as error:  # whatever it is, it must be reported to the other ranks instead of letting them wait
         name = errors.CheckpointError.__name__
         return Failure(rank=rank, error=name, text=f"{type(error).__name__}: {error}", field="")
 

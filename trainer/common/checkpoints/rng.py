@@ -11,10 +11,10 @@ import torch
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """Return the states of this rank as plain values and CPU byte tensors.
 
-    `cuda` is a list: the state of this rank's own GPU, or empty when it trains on the CPU. The states of GPUs that
-    other ranks use are theirs to save.
+    `cuda` is a list: the state of this rank's own GPU, or empty if it trains on the CPU. Other ranks save the states of
+    their own GPUs.
     """
-    # The legacy tuple is fixed by NumPy: generator name, 624 words, position, and a cached normal draw.
+    # The legacy tuple is defined by NumPy: generator name, 624 words, position, and a cached normal draw.
     name, keys, position, has_gauss, cached = cast(tuple[str, Any, int, int, float], np.random.get_state(legacy=True))
     version, words, gauss = random.getstate()
     return {
@@ -27,7 +27,10 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(states: Mapping[str, Any], device: torch.device) -> None:
-    """Set what `capture_rng` returned. Raises KeyError for a missing state, ValueError for one of another device."""
+    """Set what `capture_rng` returned.
+
+    Raises KeyError for a missing state, ValueError for a state of another device.
+    """
     if bool(states["cuda"]) != (device.type == "cuda"):
         raise ValueError(
             f"the checkpoint has {len(states['cuda'])} GPU generator states, this rank is on {device.type}"
@@ -42,7 +45,7 @@ def restore_rng(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 def rng_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
-    """Return the names of the states that are not equal bit for bit."""
+    """Return the names of states that are not bit-identical."""
     return [name for name in sorted(left.keys() | right.keys()) if not _same(left.get(name), right.get(name))]
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, taken from and put back into live objects."""
+"""The content of a checkpoint, captured from and restored to live objects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Stateful(Protocol):
         """Return tensors and plain values."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Put back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,13 @@ class TrainingState:
     """The live objects of one rank's training."""
 
     model: nn.Module
-    """With or without its DDP wrapper; the wrapper is left out of the names."""
+    """With or without its DDP wrapper; the wrapper does not appear in the names."""
     optimizer: Optimizer
     scheduler: Stateful | None = None
     extras: Mapping[str, Stateful] = field(default_factory=dict)
     """Further shared state by name, equal on all ranks: a gradient scaler, an averaged model."""
     updates_in: Callable[[Mapping[str, Any]], int] | None = None
-    """Returns the updates that a sampler record is the history of; a save or load of another step is then refused."""
+    """Returns the number of updates in a sampler record; a save or load of a different step is then refused."""
 
     @property
     def module(self) -> nn.Module:
@@ -51,11 +51,11 @@ class TrainingState:
 
     @property
     def device(self) -> torch.device:
-        """Where the first parameter lives."""
+        """Device of the first parameter."""
         return next(self.module.parameters()).device
 
     def shared(self) -> dict[str, Any]:
-        """Return what is the same on every rank; buffers are those of the rank that asks, so rank 0's."""
+        """Return the state shared by all ranks; buffers are those of the calling rank, so rank 0's."""
         return {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -64,7 +64,7 @@ class TrainingState:
         }
 
     def own(self, rank: int, world_size: int, sampler: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what only this rank knows."""
+        """Return the state of this rank only."""
         return {
             "rank": rank,
             "world_size": world_size,
@@ -74,13 +74,13 @@ class TrainingState:
         }
 
     def check_save(self, step: int, sampler: Mapping[str, Any]) -> None:
-        """Raise CheckpointNotSaved when the sampler record is not that of `step`."""
+        """Raise CheckpointNotSaved if the sampler record is not that of `step`."""
         found = step if self.updates_in is None else self.updates_in(sampler)
         if found != step:
             raise CheckpointNotSaved(f"step {step}: the sampler is at update {found}")
 
     def check(self, shared: Mapping[str, Any], own: Mapping[str, Any], step: int, name: str) -> None:
-        """Raise CheckpointRefused for state that is not wanted, missing, of another type, shape or step."""
+        """Raise CheckpointRefused for unexpected or missing state, or a different type, shape or step."""
         _check_names(f"{name}: extras", "extras", shared["extras"], self.extras)
         _check_names(f"{name}: buffers", "buffers", own["buffers"], self._buffers())
         if (shared["scheduler"] is None) != (self.scheduler is None):
@@ -95,17 +95,17 @@ class TrainingState:
         self._check_types(shared, own, name, "here")
 
     def _check_types(self, shared: Mapping[str, Any], own: Mapping[str, Any], name: str, when: str) -> None:
-        """Compare what was stored with what is live, as far as it is: an optimizer fills its state later."""
+        """Compare stored with live state as far as it exists: an optimizer creates its state later."""
         live, names = self.shared(), self.names
         for theirs, ours in ((shared, live), ({"buffers": own["buffers"]}, {"buffers": self._buffers()})):
             stored, here = (described(named_tensors(side, names)) for side in (theirs, ours))
             check_tensors(stored, here, name, ("in the checkpoint", when), common=True)
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any], name: str) -> None:
-        """Put everything back; generators last, so that nothing draws between here and the next batch.
+        """Restore everything; generators last, so that nothing draws between here and the next batch.
 
-        Raises CheckpointRefused when a loader has converted what it was given: optimizers do so with state of another
-        type than the parameter's, and bits are lost.
+        Raises CheckpointRefused if a loader has converted its input: optimizers do so with state of a different type
+        than the parameter's, which loses bits.
         """
         self.module.load_state_dict(shared["model"])
         buffers = self._buffers()

@@ -1,4 +1,4 @@
-"""Saving and loading checkpoints together: every rank its own file, rank 0 the shared one, the manifest last."""
+"""Collective saving and loading of checkpoints: every rank its own file, rank 0 the shared one, the manifest last."""
 
 import os
 import shutil
@@ -48,12 +48,12 @@ class Saved:
     bytes: int
     digest: str
     seconds: float
-    """Wall time of the save on this rank, waiting for the others included."""
+    """Wall time of the save on this rank, including waiting for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a load gives back besides the objects it filled."""
+    """What a load returns besides the restored objects."""
 
     path: Path
     step: int
@@ -63,9 +63,9 @@ class Restored:
 
 
 class CheckpointStore:
-    """The checkpoints of one trajectory. Every method is collective: all ranks call it, all get the same outcome.
+    """The checkpoints of one trajectory. Every method is collective: all ranks call it and get the same outcome.
 
-    With `keep` given, older checkpoints than the newest `keep` are removed after each save, pinned ones excepted.
+    With `keep`, checkpoints older than the newest `keep` are removed after each save, except pinned ones.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CheckpointStore:
         run_root: Path | None = None,
     ) -> None:
         if keep is not None and keep < 1:
-            raise ValueError(f"keep is {keep}; at least the newest checkpoint must stay")
+            raise ValueError(f"keep is {keep}; at least the newest checkpoint must be kept")
         self.root, self.identity, self.keep = root, identity, keep
         self._telemetry, self._run_root = telemetry, run_root or root.parent
         self._ranks = Ranks.of_default_group(telemetry)
@@ -96,9 +96,9 @@ class CheckpointStore:
     ) -> Saved:
         """Save after `step` updates (one optimizer step each); `sampler` is this rank's history and position.
 
-        Raises WindowOpen when gradients of `pending_micro_batches` wait for an optimizer step, CheckpointNotSaved
-        (disk full, no permission, state that is further than `step` or changed meanwhile, …) on all ranks alike; then
-        every earlier checkpoint is as it was.
+        Raises WindowOpen if gradients of `pending_micro_batches` wait for an optimizer step, CheckpointNotSaved (disk
+        full, no permission, state beyond `step` or changed in the meantime, …) equally on all ranks; every earlier
+        checkpoint is then unchanged.
         """
         if pending_micro_batches:
             raise WindowOpen(
@@ -120,13 +120,13 @@ class CheckpointStore:
         )
 
     def newest_valid(self) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-        """Return the newest valid checkpoint and the newer ones that are not, with why; rank 0 looks, all agree."""
+        """Return the newest valid checkpoint and newer invalid ones with their problems; rank 0 decides for all."""
         return self._ranks.on_first("checkpoint choice", lambda: newest_valid(self.root))
 
     def load_newest(self, state: TrainingState) -> Restored | None:
-        """Continue from the newest valid checkpoint, saying which newer ones were skipped and why.
+        """Continue from the newest valid checkpoint, reporting which newer ones were skipped and why.
 
-        None when nothing was ever saved here. Raises CheckpointDamaged when there are checkpoints but no valid one.
+        None if nothing was ever saved here. Raises CheckpointDamaged if there are checkpoints but no valid one.
         """
         chosen, skipped = self.newest_valid()
         for info in skipped:
@@ -142,7 +142,7 @@ class CheckpointStore:
     def load(self, path: Path, state: TrainingState) -> Restored:
         """Fill `state` and this rank's generators from one checkpoint.
 
-        Raises CheckpointRefused with the field that differs, or CheckpointDamaged, on all ranks alike; nothing is
+        Raises CheckpointRefused with the field that differs, or CheckpointDamaged, equally on all ranks; nothing is
         changed before every rank has read and accepted its files.
         """
         self._ranks.mark("load")
@@ -159,18 +159,18 @@ class CheckpointStore:
         return Restored(path=path, step=step, sampler=own["sampler"])
 
     def listing(self) -> list[CheckpointInfo]:
-        """Return every checkpoint with its validity, newest first (looked at by rank 0)."""
+        """Return every checkpoint with its validity, newest first (checked by rank 0)."""
         return self._ranks.on_first("checkpoint list", lambda: list_checkpoints(self.root))
 
     def settle(self) -> None:
-        """Wait until what was removed is gone from the disk. Raises OSError when it cannot be removed."""
+        """Wait until removed checkpoints are gone from the disk. Raises OSError if they cannot be removed."""
         if self._removal is not None:
             self._removal.result()
 
     def _open_aside(self, step: int) -> Path:
         make_folder(self.root, within=self._run_root)
         self.settle()
-        for stale in self.root.glob(f".step-*{ASIDE}"):  # of a save that was killed; nobody else saves here
+        for stale in self.root.glob(f".step-*{ASIDE}"):  # from a killed save; no other process saves here
             shutil.rmtree(stale)
         aside = self.root / f".{step_directory(self.root, step).name}.{os.getpid()}{ASIDE}"
         aside.mkdir()
@@ -198,7 +198,7 @@ class CheckpointStore:
     def _write_own(
         self, aside: Path, step: int, state: TrainingState, sampler: Mapping[str, Any]
     ) -> dict[str, FileEntry]:
-        """Write what this rank has to, while nothing may change it."""
+        """Write this rank's files, while nothing may change their state."""
         rank, names = self._ranks.rank, state.names
         state.check_save(step, sampler)
         parts: dict[int | None, dict[str, Any]] = {rank: state.own(rank, self._ranks.world_size, sampler)}
@@ -249,15 +249,15 @@ class CheckpointStore:
                 check_spelling(path)
                 unpinned += [] if read_manifest(path).pinned else [path]
             except ManifestInvalid:
-                continue  # evidence of a fault, and no checkpoint: neither counted nor removed
+                continue  # evidence of a fault, not a checkpoint: neither counted nor removed
         return unpinned[self.keep :]
 
     def _set_aside(self, path: Path) -> Path:
-        """Take a checkpoint out of sight in one move, so that a kill while its files go leaves no damaged one."""
+        """Rename a checkpoint before its removal, so that a kill during the removal leaves no damaged checkpoint."""
         return path.rename(self.root / f".{path.name}.{os.getpid()}.old{ASIDE}")
 
     def _remove(self, doomed: list[Path]) -> None:
-        if doomed:  # in the background: nobody has to wait for it but the next save
+        if doomed:  # in the background: only the next save has to wait for it
             self._removal = self._remover.submit(_delete, doomed)
 
     def _accept(self, path: Path, state: TrainingState) -> Manifest:

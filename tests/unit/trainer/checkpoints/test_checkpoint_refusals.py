@@ -82,7 +82,7 @@ def test_other_names_shapes_and_order(store: CheckpointStore, training: SmallTra
             "parameters",
             "3.bias",
         ),
-        (rebuilt(swapped, reordered), "optimizer.group0", "another order: place 0 is 0.weight"),
+        (rebuilt(swapped, reordered), "optimizer.group0", "another order: position 0 is 0.weight"),
     ]
     for state, field, text in cases:
         with pytest.raises(CheckpointRefused, match=text) as caught:
