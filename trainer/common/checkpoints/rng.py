@@ -11,8 +11,8 @@ import torch
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """Return the states of this rank as plain values and CPU byte tensors.
 
-    `cuda` is a list: the state of this rank's own GPU, or empty if it trains on the CPU. Other ranks save the states of
-    their own GPUs.
+    `cuda` is a list: the state of this rank's own GPU, or empty if it trains on the CPU. Other ranks save their
+    GPUs' states.
     """
     # The legacy tuple is defined by NumPy: generator name, 624 words, position, and a cached normal draw.
     name, keys, position, has_gauss, cached = cast(tuple[str, Any, int, int, float], np.random.get_state(legacy=True))
