@@ -11,7 +11,7 @@ BROWSER = Path(__file__).parent / "browser"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the browser's tests to the end.
 
-    Playwright keeps an event loop running in the main thread for as long as its browser lives, and a test that
-    starts a loop of its own cannot run beside it.
+    Playwright keeps an event loop running in the main thread for as long as its browser lives, and a test that starts
+    its own loop cannot run at the same time.
     """
     items.sort(key=lambda item: BROWSER in item.path.parents)

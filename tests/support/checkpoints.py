@@ -1,4 +1,4 @@
-"""Checkpoints made, mixed and changed for tests, as far as that needs no torch."""
+"""Checkpoints created, mixed and changed for tests, without torch."""
 
 import io
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ NONE_PICKLED = b"\x80\x02N."
 
 
 def stamped_file(path: Path, step: int, rank: int | None, *, lock: str = LOCK) -> None:
-    """Write a file that holds its stamp and no tensors."""
+    """Write a file that contains its stamp and no tensors."""
     stamp = Stamp(step=step, lock=lock, rank=rank, tensors={})
     buffer = io.BytesIO()
     with ZipFile(buffer, "w") as archive:
@@ -52,7 +52,7 @@ def add_checkpoint(
 
 
 def renew(directory: Path, files: Mapping[str, Any] | None = None, **header: Any) -> None:
-    """Make the manifest fit what lies in the directory now, digests and seal included; `header` replaces its fields."""
+    """Make the manifest match the current files, including digests and seal; `header` replaces its fields."""
     manifest = read_manifest(directory)
     listed = {name: entry.tensors for name, entry in manifest.files.items()}
     found = {name: _entry(directory / name, listed.get(name)) for name in (files or manifest.files)}

@@ -1,4 +1,4 @@
-"""Facts of a right `cifar` training for a given set of parameters, to be broken in one place by a test."""
+"""Facts of a correct `cifar` training for given parameters, to be broken in one place by a test."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def parameters(**given: Any) -> CifarParams:
 
 
 def epoch_facts(params: CifarParams, mode: Mode, epoch: int, **broken: Any) -> EpochFacts:
-    """Return one right epoch, with `broken` replaced."""
+    """Return one correct epoch, with `broken` replaced."""
     ranks = params.world_size
     values: dict[str, Any] = {
         "epoch": epoch,
@@ -48,7 +48,7 @@ def epoch_facts(params: CifarParams, mode: Mode, epoch: int, **broken: Any) -> E
 
 
 def window(params: CifarParams, mode: Mode, step: int, *, hook: int | None = None, **broken: Any) -> SampledWindow:
-    """Return one sampled window on which both witnesses are right, unless told otherwise."""
+    """Return one sampled window on which both witnesses are right by default."""
     syncs = params.syncs_per_step(mode)
     evidence = {
         "step": step,
@@ -66,7 +66,7 @@ def window(params: CifarParams, mode: Mode, step: int, *, hook: int | None = Non
 
 
 def mode_facts(params: CifarParams, mode: Mode, **broken: Any) -> ModeFacts:
-    """Return right facts of one mode, with `broken` replaced."""
+    """Return correct facts of one mode, with `broken` replaced."""
     ranks = params.world_size
     values: dict[str, Any] = {
         "mode": mode,

@@ -1,4 +1,4 @@
-"""Trainings of the kind `cifar` that are right or broken in one place: run once by torchrun, judged by the tests.
+"""Trainings of the kind `cifar` that are correct or broken in one place: run once by torchrun, judged by the tests.
 
 Entry `tests.support.cifar_lab:run`; rank 0 writes the facts of every experiment to `work/lab/<experiment>/`.
 """
@@ -26,10 +26,10 @@ from trainer.kinds.cifar.train.window_step import WindowStep
 
 
 class ForwardOutside(WindowStep):
-    """A broken twin: only the backward pass sits inside `no_sync`."""
+    """A broken twin: only the backward pass is inside `no_sync`."""
 
     def micro_batch(self, images: Tensor, labels: Tensor, *, share: int, synchronise: bool) -> tuple[Tensor, Tensor]:
-        """Run the forward pass where DDP still means to synchronise."""
+        """Run the forward pass while DDP still expects to synchronise."""
         loss, logits = self.forward(images, labels)
         with nullcontext() if synchronise else self.model.no_sync():
             torch.autograd.backward(loss / share)
@@ -47,15 +47,15 @@ class AroundTheWrapper(WindowStep):
 
 
 class NoCheckpoints:
-    """Stands where a training looks for what to do after an update."""
+    """Replaces the continuation that a training calls after an update."""
 
     def after_update(self, step: int, sampler: Callable[[], Mapping[str, Any]], *, due: bool = False) -> bool:  # noqa: ARG002
-        """Never save, never leave."""
+        """Never save, never stop."""
         return False
 
 
 def run(context: StageContext) -> None:
-    """Do every experiment."""
+    """Run every experiment."""
     with process_group(context) as group:
         for name, experiment in EXPERIMENTS.items():
             experiment(context, group, name)
@@ -71,7 +71,7 @@ def train(
     breaking: Callable[[Training], None] | None = None,
     **changes: Any,
 ) -> Training:
-    """Train with `changes` to the parameters, and leave the facts; `breaking` plants a fault before the first step."""
+    """Train with `changes` to the parameters, and write the facts; `breaking` plants a fault before the first step."""
     lab = RunPaths(context.paths.work / "lab" / name)
     make_folder(lab.work, within=context.paths.root)
     card = PreparedData(context.paths).card()

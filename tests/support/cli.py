@@ -1,4 +1,4 @@
-"""The command line called inside the test's process, which spares a second per call; and as a process of its own."""
+"""The command line, called in the test's process, which saves a second per call, or as a separate process."""
 
 import io
 import json
@@ -21,7 +21,7 @@ COMMAND = Path(sys.executable).with_name("ddp-audit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a command left."""
+    """The outcome of a command."""
 
     returncode: int
     stdout: str
@@ -35,7 +35,7 @@ class Done:
 
 
 def environment(data_dir: Path, given: dict[str, str]) -> dict[str, str]:
-    """Return this process's environment with no setting of the product but the data directory and those given."""
+    """Return this process's environment with no product settings except the data directory and the given ones."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DDP_AUDIT_")}
     return clean | {"DDP_AUDIT_DATA_DIR": str(data_dir), "COLUMNS": "200"} | given
 
@@ -50,7 +50,7 @@ def call(*arguments: str, data_dir: Path, **given: str) -> Done:
         except SystemExit as left:
             code = int(left.code or 0)
         finally:
-            quiet_logs()  # they were told to write to a stream that ends here
+            quiet_logs()  # they were configured to write to a stream that ends here
     out.seek(0)
     return Done(returncode=code, stdout=out.read(), stderr=err.getvalue())
 
@@ -66,7 +66,7 @@ def asking(settings: Settings, port: str | None, elsewhere: Path) -> Callable[..
 
 
 def start(*arguments: str, data_dir: Path, **given: str) -> "subprocess.Popen[str]":
-    """Start a command as a process of its own."""
+    """Start a command as a separate process."""
     return subprocess.Popen(
         [str(COMMAND), *arguments],
         stdout=subprocess.PIPE,

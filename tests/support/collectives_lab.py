@@ -1,4 +1,4 @@
-"""Every collective among three gloo ranks, as a program of its own: it forks them; prints what each got as JSON."""
+"""Every collective among three gloo ranks, as a separate program: forks the ranks and prints their results as JSON."""
 
 import json
 import multiprocessing

@@ -1,6 +1,7 @@
 """Experiments that need real ranks: run once by torchrun as a stage (`tests.support.ddp_lab:run`), judged by the tests.
 
-Every rank writes what it saw to `work/lab-rank<r>.json`; gradients of the planted variants go to `work/<variant>/`.
+Every rank writes its observations to `work/lab-rank<r>.json`; gradients of the planted variants go to
+`work/<variant>/`.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,7 +74,7 @@ class DoubleCounter(SyncCounter):
 
 
 class WaitingCounter(SyncCounter):
-    """Waits in the hook, as it does for ranks that share a GPU over gloo."""
+    """Waits in the hook, as for ranks that share a GPU over gloo."""
 
     def attach(self, model: DistributedDataParallel) -> None:
         """Become the hook of `model`."""
@@ -82,7 +83,7 @@ class WaitingCounter(SyncCounter):
 
 
 def run(context: StageContext) -> None:
-    """Do every experiment and write what this rank saw."""
+    """Run every experiment and write this rank's observations."""
     with process_group(context) as group:
         found = {
             "rules": fixture_under_rules(group),
@@ -104,7 +105,7 @@ def fixture_under_rules(group: Group) -> dict[str, float]:
 
 
 def fixture_mistakes(group: Group) -> dict[str, tuple[float, int]]:
-    """Return (gradient, synchronisations) of fixture M when the loop is wrong and the rule is right."""
+    """Return (gradient, synchronisations) of fixture M if the loop is wrong and the rule is right."""
     return {
         "right": _fixture(group, RULES["correct"]),
         "forward_outside": _loop(group, lambda model, batch, _: model(batch), sync_forward=True),
@@ -116,7 +117,7 @@ def fixture_mistakes(group: Group) -> dict[str, tuple[float, int]]:
 
 
 def counters(group: Group) -> dict[str, Any]:
-    """Return what the counter saw in three windows, with one and with many buckets, in order or not, broken or not."""
+    """Return the counts in three windows, with one and with many buckets, in order or not, broken or not."""
     return {
         "one": [_window(item) for item in _windows(group, SyncCounter(group.telemetry), cap=25.0)],
         "many": [_window(item) for item in _windows(group, SyncCounter(group.telemetry), cap=0.001)],
@@ -157,7 +158,7 @@ def unused_branches(group: Group) -> list[float]:
 
 
 def plant(context: StageContext, group: Group, variant: str) -> None:
-    """Write the hand-over of an audit in which `variant` is the audited rule."""
+    """Write the intermediate files of an audit in which `variant` is the audited rule."""
     shape = context.params.shape
     batches = window_batches(WindowSampler(shape).next_window(), shape, group.device)[group.rank]
     audit = WindowAudit(group, shape.seed, batches, RULES[variant])
@@ -202,7 +203,7 @@ def _loop(
 
 
 def _value_reduced(model: DistributedDataParallel, batch: Tensor, group: Group) -> Tensor:
-    # The loss's value becomes global, its graph stays local, and so does the gradient of the parameter.
+    # The loss's value becomes global, but its graph and the gradient of the parameter are local.
     losses: Tensor = model.module(batch)
     total = losses.sum()
     dist.all_reduce(total.detach())

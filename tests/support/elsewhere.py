@@ -1,9 +1,8 @@
-"""An executor whose attempts run on another node: own process ids, own host name, reached over a socket, and late.
+"""An executor whose attempts run on another node: its own process ids and host name, reached over a socket, with delay.
 
-`python -m tests.support.elsewhere SOCKET DATA_DIR` is the node. `node(...)` starts it in name spaces of its own, where
-nothing of this machine's /proc is seen and none of its processes is seen from here by the ids it knows.
-`ElsewhereExecutor` is the worker's side: a thread asks the node some times a second, and while nobody answers the
-attempts are out of reach.
+`python -m tests.support.elsewhere SOCKET DATA_DIR` is the node. `node(...)` starts it in separate name spaces, where
+this machine's /proc is not visible and its process ids are not valid here. `ElsewhereExecutor` is the worker's side: a
+thread queries the node several times a second, and while there is no answer the attempts are out of reach.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from worker.plan import AttemptPlan
 
 NAME = "elsewhere"
 LATE_SECONDS = 0.2
-"""Between two answers, and of each."""
+"""Seconds between two answers, and for each answer."""
 
 
 class Node(socketserver.ThreadingUnixStreamServer):
@@ -45,7 +44,7 @@ class Node(socketserver.ThreadingUnixStreamServer):
         self.lock = threading.Lock()
 
     def answer(self, verb: str, plan: AttemptPlan, devices: Mapping[int, str], ranks: list[int]) -> Any:
-        """Do what the other side asks of one attempt."""
+        """Execute a request for one attempt."""
         with self.lock:
             handle = self.handles.get(plan.marker)
             if verb == "start":
@@ -64,7 +63,7 @@ class Node(socketserver.ThreadingUnixStreamServer):
 
 
 class Call(socketserver.StreamRequestHandler):
-    """One question, one answer, late."""
+    """One request, one delayed answer."""
 
     def handle(self) -> None:
         """Answer."""
@@ -81,7 +80,7 @@ class Call(socketserver.StreamRequestHandler):
 
 @contextlib.contextmanager
 def node(path: Path, data_dir: Path, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the node in name spaces of its own and yield its process."""
+    """Start the node in separate name spaces and yield its process."""
     inside = f"hostname {NAME} && exec {sys.executable} -m tests.support.elsewhere {path} '{data_dir}'"
     argv = [
         "unshare",
@@ -108,15 +107,15 @@ def node(path: Path, data_dir: Path, environment: Mapping[str, str]) -> Iterator
 
 
 class Machine:
-    """The devices of the node: none but its processors."""
+    """The devices of the node: only its processors."""
 
     @property
     def document(self) -> dict[str, Any]:
-        """What is published."""
+        """The published devices."""
         return {"host": NAME, "gpus": []}
 
     def poll(self) -> bool:
-        """Nothing new ever comes."""
+        """Nothing ever changes."""
         return False
 
     def offer(self) -> Offer:
@@ -129,19 +128,19 @@ class Machine:
 
 
 class ElsewhereHandle:
-    """What this side knows of one attempt: the newest answer, and what is still to be asked."""
+    """The local state of one attempt: the newest answer, and pending requests."""
 
     def __init__(self, executor: "ElsewhereExecutor", plan: AttemptPlan) -> None:
         self.plan, self._executor = plan, executor
         self.devices: Mapping[int, str] = {}
         self.wanted: list[tuple[str, list[int]]] = []
-        """Verbs that have not reached the node yet."""
+        """Requests that have not reached the node yet."""
         self.known = Status(phase=Phase.LOOKING)
         self.seen: dict[int, RankProcess] = {}
         self.used: dict[int, RankUse] = {}
 
     def status(self) -> Status:
-        """Return the newest answer, or that nobody answers."""
+        """Return the newest answer, or that the node does not answer."""
         if self.known.phase is Phase.ENDED or self._executor.reachable:
             return self.known
         return Status(phase=Phase.UNREACHABLE, why=f"{NAME} does not answer", since=self.known.since)
@@ -151,45 +150,45 @@ class ElsewhereHandle:
         return {"node": NAME, "marker": self.plan.marker}
 
     def descriptor(self) -> int | None:
-        """There is nothing to wait on."""
+        """Return None: there is nothing to wait on."""
         return None
 
     def ranks(self) -> Mapping[int, RankProcess]:
-        """Return what the node saw last."""
+        """Return the last state from the node."""
         return self.seen
 
     def usage(self, devices: Mapping[int, str]) -> Mapping[int, RankUse]:
-        """Return what the node measured last."""
+        """Return the last measurement from the node."""
         self.devices = devices
         return self.used
 
     def ask_for_stacks(self) -> None:
-        """Have the node ask."""
+        """Request stacks on the node."""
         self.wanted.append(("ask_for_stacks", []))
 
     def take_stacks(self, ranks: Collection[int]) -> None:
-        """Have the node take them."""
+        """Take stacks on the node."""
         self.wanted.append(("take_stacks", list(ranks)))
 
     def stop(self) -> None:
-        """Have the node stop the attempt, once it can be reached."""
+        """Stop the attempt on the node, once it can be reached."""
         self.wanted.append(("stop", []))
 
     def kill_ranks(self) -> int:
-        """Have the node kill the ranks; how many there were is what was seen last."""
+        """Kill the ranks on the node; returns their number in the last answer."""
         self.wanted.append(("kill_ranks", []))
         return sum(process.alive for process in self.seen.values())
 
     def destroy(self) -> None:
-        """Have the node end everything."""
+        """Kill everything on the node."""
         self.wanted.append(("destroy", []))
 
     def close(self) -> None:
-        """Let go."""
+        """Release the attempt."""
         self._executor.forget(self)
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """Take in an answer of the node."""
+        """Process an answer of the node."""
         status = answer["status"]
         self.known = Status(**{**status, "phase": Phase(status["phase"]), "fate": Fate(status["fate"])})
         self.seen = {int(rank): RankProcess(**process) for rank, process in answer["ranks"].items()}
@@ -210,7 +209,7 @@ class ElsewhereExecutor:
         self._thread.start()
 
     def start(self, plan: AttemptPlan) -> ElsewhereHandle:
-        """Note that the attempt is to be started; the node hears of it in the next turn."""
+        """Record that the attempt must be started; the node is informed in the next round."""
         handle = self._handle(plan)
         handle.known = Status(phase=Phase.WAITING, why=f"{NAME} has not answered yet")
         handle.wanted.append(("start", []))
@@ -222,12 +221,12 @@ class ElsewhereExecutor:
         return self._handle(plan)
 
     def forget(self, handle: ElsewhereHandle) -> None:
-        """Ask no more about an attempt."""
+        """Stop querying an attempt."""
         if handle in self._handles:
             self._handles.remove(handle)
 
     def close(self) -> None:
-        """End the thread; the node's attempts go on."""
+        """End the thread; the node's attempts continue."""
         self._ended.set()
         self._thread.join(10)
 
@@ -261,7 +260,7 @@ class ElsewhereExecutor:
 
 
 def unreachable(path: Path) -> Path:
-    """Cut the line to the node and return where it can be found again."""
+    """Cut the connection to the node and return the path at which it can be restored."""
     aside = path.with_suffix(".away")
     path.rename(aside)
     return aside

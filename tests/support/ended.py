@@ -1,4 +1,4 @@
-"""Runs that have ended, made without a worker: rows by the real moves, files as a kind writes them."""
+"""Ended runs, created without a worker: rows by real state changes, files as a kind writes them."""
 
 from datetime import datetime
 from pathlib import Path

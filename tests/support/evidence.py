@@ -1,4 +1,4 @@
-"""Small made-up final states of trajectories, equal until something is changed."""
+"""Small synthetic final states of trajectories, equal until one is changed."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ UPDATES, STOP = 6, 3
 
 
 def make_evidence(name: str, *, world_size: int = 2, variant: str = "correct") -> Evidence:
-    """Return a trajectory of 6 updates that continued after update 3 with exactly what was saved there."""
+    """Return a trajectory of 6 updates that continued after update 3 with exactly the saved state."""
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(4, 3, generator=generator)
     header = Header(
@@ -66,7 +66,7 @@ def _rank(rank: int) -> dict[str, Any]:
 
 
 def change(evidence: Evidence, *, start: str = "", amount: float = 0.0, rank: int = 1) -> Evidence:
-    """Change what a rank went on with after update 3 (`start` names it), or the weights by `amount`."""
+    """Change the state a rank continued with after update 3 (`start` names it), or the weights by `amount`."""
     if start:
         evidence.ranks[rank]["sampler"]["starts"][-1]["digests"][start] = "other"
     if amount:

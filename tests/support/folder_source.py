@@ -27,7 +27,7 @@ def save(path: Path, shade: int) -> None:
 def fill(datasets: Path, train: Iterable[str], test: Iterable[str] | None = None, *, count: int = 3) -> Path:
     """Write `count` training pictures and one test picture of each class; return the folder of the source.
 
-    The shade of a picture says its class: 20 times the class's place in its split, plus the picture's number.
+    The shade of a picture encodes its class: 20 times the class's index in its split, plus the picture's number.
     """
     train = list(train)
     for split, names, many in (("train", train, count), ("test", train if test is None else list(test), 1)):
@@ -38,7 +38,7 @@ def fill(datasets: Path, train: Iterable[str], test: Iterable[str] | None = None
 
 
 def litter(source: Path) -> None:
-    """Leave behind what file managers, archivers and notebooks do, beside the classes and within them."""
+    """Create files that file managers, archivers and notebooks leave, next to the classes and within them."""
     for split in ("train", "test"):
         inside = next(path for path in sorted((source / split).iterdir()) if path.is_dir())
         for place in (source / split, inside):
@@ -49,7 +49,7 @@ def litter(source: Path) -> None:
 
 
 def problems(datasets: Path, *, max_image_pixels: int = 20_000_000, **given: Any) -> dict[str, str]:
-    """Return what a launch on this source would be refused for, by field."""
+    """Return the refusals of a launch with this source, by field."""
     context = PreflightContext(datasets_dir=datasets, max_image_pixels=max_image_pixels)
     params = resolve_params(KIND, None, {**SIZES, **given})
     return {problem.field: problem.message for problem in KIND.preflight(params, context)}

@@ -1,7 +1,7 @@
-"""Commands as forks of one process, which spares them the second of imports; a test gives them standard streams.
+"""Commands as forks of one process, which saves the second for imports; a test sets their standard streams.
 
 `python -m tests.support.forked` reads one JSON request per line, `{arguments, environment, cwd, out, stdout, stderr}`,
-and answers each with `{code}`. `out` says what standard output is; `stdout` and `stderr` are files.
+and answers each with `{code}`. `out` selects the kind of standard output; `stdout` and `stderr` are files.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from unittest.mock import patch
 from tests.support.cli import Done, environment
 
 Out = Literal["wide", "ascii", "full", "closed", "gone"]
-"""A file in UTF-8, a file in ASCII, a device without space, no descriptor at all, a pipe nobody reads."""
+"""A file in UTF-8, a file in ASCII, a full device, no descriptor, a pipe without a reader."""
 SECONDS: Final = 120.0
 CARRIED: Final = (
     "app.assembly",
@@ -37,7 +37,7 @@ CARRIED: Final = (
 
 
 class Forks:
-    """The process that is forked from; a context manager."""
+    """The process to fork from; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,11 +53,11 @@ class Forks:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        with self._process:  # closes its pipes, upon which it ends
+        with self._process:  # closes its pipes, which ends it
             pass
 
     def call(self, arguments: Sequence[str], out: Out, *, data_dir: Path, cwd: Path, **given: str) -> Done:
-        """Run a command with such a standard output and return what it left."""
+        """Run a command with such a standard output and return its outcome."""
         stdout, stderr = self._folder / "stdout", self._folder / "stderr"
         request = {
             "arguments": list(arguments),
@@ -113,7 +113,7 @@ def _build_once() -> None:
 
 
 def _build(request: Mapping[str, Any]) -> None:
-    """Build what a command on a data directory needs, once, and ask for a page so that its routes are ready."""
+    """Build what a command on a data directory needs, once, and request a page so that its routes are ready."""
     from app.cli.main import main
 
     given = request["environment"]
@@ -123,7 +123,7 @@ def _build(request: Mapping[str, Any]) -> None:
     BUILT[place] = None
     spare = io.TextIOWrapper(io.BytesIO(), "utf-8")
     with patch.dict(os.environ, given, clear=True), redirect_stdout(spare), contextlib.suppress(SystemExit):
-        main(["list"])  # closes its database, so that no connection is there to be forked
+        main(["list"])  # closes its database, so that no connection is forked
 
 
 def _code_of(pid: int) -> int:
@@ -134,7 +134,7 @@ def _code_of(pid: int) -> int:
 
 
 def _become(request: Mapping[str, Any]) -> NoReturn:
-    """Be the command: its streams are made as an interpreter makes them at its start."""
+    """Run the command, with streams set up as an interpreter does at its start."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -156,7 +156,7 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
         main()
     except SystemExit as left:
         code = int(str(left.code or 0))
-        sys.stdout.flush()  # as an interpreter does at its end; taking everything apart would cost a second
+        sys.stdout.flush()  # as an interpreter does at its end; a full shutdown would cost a second
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Requests drawn from the service's own OpenAPI document, sent as somebody, and what the answers give away."""
+"""Requests generated from the service's OpenAPI document, sent with some role, and what the answers reveal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def _of_operation(
 def _send(session: requests.Session, url: str, headers: Mapping[str, str], case: Any) -> Answer:
     arguments = case.as_transport_kwargs(base_url=url)
     arguments["headers"] = {**dict(arguments.get("headers") or {}), **headers}
-    arguments.pop("cookies", None)  # the client's own session cookie is no input of an operation
+    arguments.pop("cookies", None)  # the client's own session cookie is not an input of an operation
     with session.request(**arguments, stream=True, timeout=30, allow_redirects=False) as response:
         text = ""
         if "text/event-stream" not in response.headers.get("content-type", ""):  # a stream of a waiting run never ends
@@ -98,18 +98,18 @@ def _send(session: requests.Session, url: str, headers: Mapping[str, str], case:
 
 
 REFUSED = frozenset({400, 401, 403, 405, 429})
-"""Statuses of a request that was not let in; 429 is how more than ten wrong tokens are answered."""
+"""Statuses of a request that was not admitted; 429 is the answer to more than ten wrong tokens."""
 
 
 def server_errors(answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield every answer of 500 or above; 503 is how readiness and a full queue are told."""
+    """Yield every answer of 500 or above; 503 reports readiness and a full queue."""
     for answer in answers:
         if answer.status >= 500 and answer.status != 503:
             yield f"{answer.label}: {answer.status} for {answer.address} {answer.body}: {answer.text}"
 
 
 def unauthorised_writes(answers: Sequence[Answer], reads: Sequence[str]) -> Iterator[str]:
-    """Yield every write that was not refused for want of a right; `reads` are labels of POSTs that change nothing."""
+    """Yield every write that was not refused for lack of permission; `reads` are POSTs that change nothing."""
     for answer in answers:
         if answer.method not in SAFE and answer.label not in reads and answer.status not in REFUSED:
             yield f"{answer.label}: {answer.status} for {answer.address} {answer.body}"

@@ -1,7 +1,7 @@
-"""A service, its worker and commands that know the guest `stripes`: a kind from a distribution of its own.
+"""A service, its worker and commands with the guest `stripes`: a kind from a separate distribution.
 
-`guest_path` holds the distribution as an installation would: the package and its `.dist-info` with the entry point.
-Only processes started here find it, because the folder is on their PYTHONPATH alone.
+`guest_path` contains the distribution as installed: the package and its `.dist-info` with the entry point. Only
+processes started here find it, because the folder is only on their PYTHONPATH.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ from tests.support.cli import COMMAND, Done, environment, start
 
 GUEST_PATH = Path(__file__).resolve().parent / "guest_path"
 PATIENCE = 90.0
-"""Seconds a test waits for what must happen; several times what a quiet machine needs."""
+"""Seconds a test waits for an expected event; several times what an idle machine needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,13 @@ class House:
         return Done(returncode=process.returncode, stdout=out, stderr=err)
 
     def page(self, path: str) -> str:
-        """Return a page. It must be there."""
+        """Return a page. It must exist."""
         response = self.http.get(path, headers={"Accept": "text/html"})
         assert response.status_code == 200, response.text
         return response.text
 
     def api(self, path: str) -> Any:
-        """Return a document of the API. It must be there."""
+        """Return a document of the API. It must exist."""
         response = self.http.get(f"/api/v1{path}")
         assert response.status_code == 200, response.text
         return response.json()
@@ -57,7 +57,7 @@ class House:
         return self.api(f"/runs/{run_id}")
 
     def started(self, response: httpx.Response) -> int:
-        """Return the run that a form of a page has started."""
+        """Return the run started by a form of a page."""
         assert response.status_code == 303, response.text
         return int(response.headers["location"].rsplit("/", 1)[1])
 
@@ -80,7 +80,7 @@ def open_house(data_dir: Path) -> Iterator[House]:
             _until_ready(http, log)
             yield House(data_dir=data_dir, port=port, http=http)
     finally:
-        process.terminate()  # not a kill: the worker beside it must end, too
+        process.terminate()  # not a kill: its worker must end, too
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:

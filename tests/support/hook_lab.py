@@ -24,7 +24,7 @@ class DividingCounter(SyncCounter):
 
 
 def run(context: StageContext) -> None:
-    """Train in each way and write the digest of the weights this rank ends with."""
+    """Train in each way and write the digest of this rank's final weights."""
     with process_group(context) as group:
         ways: dict[str, Callable[[], SyncCounter] | None] = {
             "plain": None,
@@ -40,7 +40,7 @@ def run(context: StageContext) -> None:
 
 
 def train(group: Group, make: Callable[[], SyncCounter] | None, dtype: torch.dtype) -> str:
-    """Return the digest of the weights after a few steps on data of this rank's own."""
+    """Return the digest of the weights after a few steps on this rank's data."""
     torch.manual_seed(11)
     layers = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(24, 24, dtype=dtype), nn.Tanh())))
     model = DistributedDataParallel(layers, bucket_cap_mb=0.004)

@@ -30,7 +30,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def network(seed: int = 0, classes: int = len(CLASSES)) -> CifarNet:
-    """Return a network whose BatchNorm has seen data and whose answers are far from uniform."""
+    """Return a network whose BatchNorm has seen data and whose outputs are far from uniform."""
     torch.manual_seed(seed)
     net = CifarNet(classes)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def network(seed: int = 0, classes: int = len(CLASSES)) -> CifarNet:
 
 
 def service(settings: Settings, **options: Any) -> FastAPI:
-    """Return an application with the classification routes alone."""
+    """Return an application with only the classification routes."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

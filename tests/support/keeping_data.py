@@ -1,4 +1,4 @@
-"""A worker that fell silent, deliveries, orphans, data sets and trends, for tests of the pages that show them."""
+"""A silent worker, deliveries, orphans, data sets and trends, for tests of the pages that show them."""
 
 import os
 import time
@@ -20,11 +20,11 @@ from trainer.contract.result import Check
 
 DEVICES = {"torch": "2.14.1", "gloo": True, "nccl": False, "cpu_count": 2, "memory_bytes": 8 << 30, "gpus": []}
 LONG_AGO = 3600.0
-"""Seconds; what was written then counts as left behind."""
+"""Age in seconds at which files count as orphans."""
 
 
 def add_worker(engine: Engine, *, silent_seconds: float = 0, **fields: Any) -> None:
-    """Record a worker whose newest heartbeat is that old."""
+    """Record a worker whose newest heartbeat has this age."""
     at = now() - timedelta(seconds=silent_seconds)
     columns: dict[str, Any] = {"id": f"w{silent_seconds}", "pid": 4711, "host": "gpu-box", "kinds": ["token-parity"]}
     columns |= {"pid_start": 1, "boot_id": "b", "started_at": at - timedelta(hours=1), "heartbeat_at": at, **fields}
@@ -53,7 +53,7 @@ def add_delivery(session: Session, run_id: int, name: str, status: str, answers:
 
 
 def leave_behind(path: Path, size: int) -> Path:
-    """Write a file whose folder was last touched long ago."""
+    """Write a file whose folder was last changed long ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
     age(path)
@@ -62,13 +62,13 @@ def leave_behind(path: Path, size: int) -> Path:
 
 
 def age(path: Path) -> None:
-    """Make a file or folder look untouched for an hour."""
+    """Make a file or folder appear unchanged for an hour."""
     past = time.time() - LONG_AGO
     os.utime(path, (past, past))
 
 
 def add_keeping(settings: Settings, engine: Engine, run_id: int, name: str) -> None:
-    """Add one thing of each sort that has no run, and deliveries of one run with every outcome."""
+    """Add one orphan of each sort, and deliveries of one run with every outcome."""
     add_worker(engine, silent_seconds=400)
     leave_behind(settings.runs_dir / "777" / "model.pt", 3_000_000)
     for name_, size in (("cifar10", 40_000), ("photos", 9_000)):
@@ -82,7 +82,7 @@ def add_keeping(settings: Settings, engine: Engine, run_id: int, name: str) -> N
 
 
 def add_trend(engine: Engine, runs_dir: Path, errors: Sequence[Any], *, limit: float = 1e-6) -> list[int]:
-    """End a run of token-parity per measured error, the check `gradient_parity` held to `limit`."""
+    """End a run of token-parity per measured error, with the check `gradient_parity` limited by `limit`."""
     return [
         end_run(engine, runs_dir, make_result(_parity(error, limit)), name=f"nightly {place}")
         for place, error in enumerate(errors)

@@ -1,4 +1,4 @@
-"""Pictures with every kind of orientation, sound, damaged and nonsense, and the value that is right for each."""
+"""Pictures with every kind of orientation, valid, damaged and nonsensical, and the correct value for each."""
 
 import io
 import struct
@@ -19,7 +19,7 @@ RDF: Final = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:tiff
 
 
 def entry(tag: int, kind: int, count: int, value: bytes, order: str = "<") -> bytes:
-    """Return one entry of an EXIF directory; `value` is what its last four bytes hold."""
+    """Return one entry of an EXIF directory; `value` is the content of its last four bytes."""
     return struct.pack(f"{order}HHI", tag, kind, count) + value.ljust(4, b"\0")
 
 
@@ -64,7 +64,7 @@ EXIF: Final[dict[str, tuple[bytes, int]]] = {
     "as fraction": (block(entry(TAG, RATIONAL, 1, struct.pack("<I", 26)), tail=struct.pack("<II", 6, 1)), 1),
     "list of two": (block(entry(TAG, SHORT, 2, struct.pack("<HH", 6, 6))), 1),
     "list of none": (block(entry(TAG, SHORT, 0, b"\6")), 1),
-    "beside 0/0": (block(turned(6), entry(X_RESOLUTION, RATIONAL, 1, struct.pack("<I", 38)), tail=bytes(8)), 6),
+    "next to 0/0": (block(turned(6), entry(X_RESOLUTION, RATIONAL, 1, struct.pack("<I", 38)), tail=bytes(8)), 6),
     "behind 0/0": (block(entry(X_RESOLUTION, RATIONAL, 1, struct.pack("<I", 38)), turned(6), tail=bytes(8)), 6),
     "behind an address outside": (block(entry(X_RESOLUTION, RATIONAL, 1, b"\xff" * 4), turned(6)), 6),
     "behind an unknown type": (block(entry(0x9999, 77, 2**31, b"????"), turned(6)), 6),
@@ -124,11 +124,11 @@ class Tagged:
 
     data: bytes
     upright: Image.Image
-    """What a person sees."""
+    """The picture as a person sees it."""
 
 
 def tagged(kind: str, exif: bytes = b"", xmp: bytes = b"", value: int = 1) -> Tagged:
-    """Return a picture of format PNG, JPEG or WEBP with this metadata, and what it shows if `value` counts."""
+    """Return a picture of format PNG, JPEG or WEBP with this metadata, and the expected picture if `value` applies."""
     stored = photo(64, 48)
     options: dict[str, object] = {"exif": exif} if exif else {}
     if kind == "PNG" and xmp:

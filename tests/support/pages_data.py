@@ -115,7 +115,7 @@ def add_metric(
 
 
 def add_usage(engine: Engine, run_id: int, stage: str, *, begin: float = 1.0, gpu: bool = False) -> None:
-    """Add four samples of two ranks, two seconds apart from `begin` seconds on: rank 0 keeps 75 % of a core busy."""
+    """Add four samples of two ranks, two seconds apart from `begin` seconds on: rank 0 uses 75 % of a core."""
     with write_session(engine) as session:
         run = session.get(Run, run_id)
         assert run is not None
@@ -140,7 +140,7 @@ def write_log(settings: Settings, run_id: int, stage: str, rank: int, text: str,
 
 
 def save_result(settings: Settings, run_id: int, result: Result) -> None:
-    """Write a result and the picture its panels name."""
+    """Write a result and the picture named by its panels."""
     paths = RunPaths(settings.runs_dir / str(run_id))
     picture = paths.artifacts / "no_sync" / "sample.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def save_result(settings: Settings, run_id: int, result: Result) -> None:
 
 
 def fill(settings: Settings, engine: Engine) -> dict[str, int]:
-    """Fill an empty data directory with one run of each look and return their numbers by name."""
+    """Fill an empty data directory with one run of each appearance and return their numbers by name."""
     migrate(settings)
     ids = _add_ended(engine) | _add_open(engine)
     _add_details(settings, engine, ids)
@@ -177,7 +177,7 @@ def _add_ended(engine: Engine) -> dict[str, int]:
 
 
 def _add_open(engine: Engine) -> dict[str, int]:
-    why = "1 CPU run is going on and MAX_CPU_RUNS is 1"
+    why = "1 CPU run is active and MAX_CPU_RUNS is 1"
     return {
         "running": add_run(engine, "running", moves=("starting",)),
         "queued": add_run(engine, "queued", waiting_for=why, backend=None, device=None),

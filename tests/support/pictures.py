@@ -1,4 +1,4 @@
-"""Pictures for tests: honest ones in every mode, and hostile uploads with the status each deserves."""
+"""Pictures for tests: valid ones in every mode, and hostile uploads with their expected status."""
 
 import io
 import struct
@@ -28,7 +28,7 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def exif(orientation: int) -> Image.Exif:
-    """Return EXIF data with that orientation."""
+    """Return EXIF data with this orientation."""
     data = Image.Exif()
     data[0x0112] = orientation
     return data
@@ -46,7 +46,7 @@ def chunk(name: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, *chunks: bytes, depth: int = 8, color: int = 2) -> bytes:
-    """Return a PNG that states this size and holds just these chunks; without any, a header-only file."""
+    """Return a PNG that states this size and contains only these chunks; without any, a header-only file."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks)
 
@@ -73,7 +73,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def resized_jpeg_header(width: int, height: int) -> bytes:
-    """Return a JPEG whose frame header states another size than its data has."""
+    """Return a JPEG whose frame header states a size different from its data."""
     data = bytearray(encoded(photo(), "JPEG"))
     at = data.index(b"\xff\xc0")
     data[at + 5 : at + 9] = struct.pack(">HH", height, width)
@@ -181,4 +181,4 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], set[int]]] = {
     "bmp without pixels": (lambda: bmp(32, 32), {422}),
     "bmp run-length bomb": (lambda: bmp(4400, 4400, compression=1), {422}),
 }  # fmt: skip
-"""Name -> (maker of the bytes, statuses that are right)."""
+"""Name -> (factory of the bytes, accepted statuses)."""

@@ -1,4 +1,4 @@
-"""Log lines of code under test go to standard error, and only those that warn."""
+"""Log lines of code under test: only warnings, on standard error."""
 
 import logging
 import sys
@@ -8,5 +8,5 @@ from app.settings import Settings
 
 
 def quiet_logs() -> None:
-    """Keep log lines out of standard output, which commands keep for their answers."""
+    """Keep log lines out of standard output, which commands use for their answers."""
     configure(Settings.model_construct(log_format="text"), sys.__stderr__, level=logging.WARNING)

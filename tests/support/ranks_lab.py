@@ -28,7 +28,7 @@ from trainer.kinds.resume.trajectory import seed_rank
 
 
 class Normed(nn.Module):
-    """A layer with batch statistics, which every rank gathers from its own data."""
+    """A layer with batch statistics, which every rank collects from its own data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Normed(nn.Module):
 
 
 def run(context: StageContext) -> None:
-    """Try the store where the ranks differ; every rank writes what it saw to `work/ranks-<r>.json`."""
+    """Test the store with ranks that differ; every rank writes its observations to `work/ranks-<r>.json`."""
     with process_group(context) as group:
         bench = Bench(context, group)
         found: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def run(context: StageContext) -> None:
 
 
 class Bench:
-    """A small model on every rank and stores in folders of their own."""
+    """A small model on every rank, and a separate folder per store."""
 
     def __init__(self, context: StageContext, group: Group) -> None:
         self.rank, self.group, self.root = group.rank, group, context.paths.work
@@ -89,9 +89,9 @@ class Bench:
 
 
 def uneven_draws(bench: Bench) -> dict[str, Any]:
-    """Rank 1 draws once more than rank 0 before the save; then rank 0's state is put on both, as the bug does."""
+    """Rank 1 draws once more than rank 0 before the save; then rank 0's state is restored on both, as the bug does."""
     store, state = bench.store("uneven"), bench.state()
-    seed_rank(5, 0)  # the same seed everywhere: only the uneven draw tells the ranks apart
+    seed_rank(5, 0)  # the same seed everywhere: only the uneven draw distinguishes the ranks
     if bench.rank == 1:
         torch.rand(1)
     path = store.save(1, state, {"rank": bench.rank}).path
@@ -105,7 +105,7 @@ def uneven_draws(bench: Bench) -> dict[str, Any]:
 
 
 def own_buffers(bench: Bench) -> dict[str, Any]:
-    """Batch statistics differ per rank and come back per rank; the shared file holds rank 0's."""
+    """Batch statistics differ per rank and are restored per rank; the shared file contains rank 0's."""
     store, state = bench.store("buffers"), bench.state()
     state.model(torch.full((4, 3), float(bench.rank + 1)))
     mean = [float(value) for value in state.module.get_buffer("norm.running_mean")]
@@ -121,7 +121,7 @@ def own_buffers(bench: Bench) -> dict[str, Any]:
 
 
 def late_writer(bench: Bench) -> dict[str, Any]:
-    """Rank 0 needs two seconds to create the directory and two to write; nobody runs ahead."""
+    """Rank 0 needs two seconds to create the directory and two to write; no other rank runs ahead."""
     store, state = bench.store("late"), bench.state()
     original = store._open_aside
 
@@ -156,7 +156,7 @@ def full_disk(bench: Bench) -> dict[str, Any]:
 
 
 def blind_rank(bench: Bench) -> str:
-    """Rank 1 sees no file where rank 0 sees one."""
+    """Rank 1 does not see a file that rank 0 sees."""
     store, state = bench.store("blind"), bench.state()
     path = store.save(1, state, {}).path
     original = Path.is_file
@@ -169,7 +169,7 @@ def blind_rank(bench: Bench) -> str:
 
 
 def other_file(bench: Bench) -> str:
-    """The ranks' files are swapped, with a manifest that fits them."""
+    """The ranks' files are swapped, with a matching manifest."""
     store, state = bench.store("swapped"), bench.state()
     path = store.save(1, state, {}).path
     if bench.rank == 0:
@@ -182,7 +182,7 @@ def other_file(bench: Bench) -> str:
 
 
 def older_file(bench: Bench) -> dict[str, str]:
-    """Rank 1's file is that of an earlier step, with a manifest that fits it; rank 0 has nothing to complain about."""
+    """Rank 1's file is that of an earlier step, with a matching manifest; rank 0 finds no fault."""
     store, state = bench.store("older"), bench.state()
     older, path = (store.save(step, state, {}).path for step in (1, 2))
     if bench.rank == 0:
@@ -197,7 +197,7 @@ def older_file(bench: Bench) -> dict[str, str]:
 
 
 def narrow_file(bench: Bench) -> str:
-    """A moment in rank 0's shared file has another type than was saved."""
+    """An optimizer moment in rank 0's shared file has a different type than was saved."""
     store, state = bench.store("narrow"), bench.state(momentum=0.9)
     state.model(torch.ones(4, 3)).sum().backward()
     state.optimizer.step()
@@ -213,7 +213,7 @@ def narrow_file(bench: Bench) -> str:
 
 
 def lost_file(bench: Bench) -> dict[str, Any]:
-    """Rank 1's file of the newest checkpoint is gone: both ranks go back to the one before."""
+    """Rank 1's file of the newest checkpoint is gone: both ranks use the previous checkpoint."""
     store, state = bench.store("lost"), bench.state()
     store.save(1, state, {})
     path = store.save(2, state, {}).path

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Receiver(HTTPServer):
-    """Keeps what it is sent and answers with the next of `answers`, 204 when there is none."""
+    """Stores received requests and answers with the next of `answers`, or 204 if there is none."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""Results with a panel of every type, for tests of whatever shows them."""
+"""Results with a panel of every type, for tests of everything that shows them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Short trajectories of the kind `resume` on real ranks: run by torchrun as a stage, judged by the tests.
 
-They are trained one after the other, each with objects of its own: a new reducer starts on its first bucket layout, as
-a new process does.
+They are trained sequentially, each with its own objects: a new reducer starts with its first bucket layout, as a new
+process does.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class Lab:
 
 
 def run(context: StageContext) -> None:
-    """Train every trajectory the tests ask about."""
+    """Train every trajectory that the tests need."""
     with process_group(context) as group:
         for variant in ("correct", "default_buckets"):
             lab = Lab(context, group, variant)
@@ -68,7 +68,7 @@ def run(context: StageContext) -> None:
             lab.train("control", end)
             lab.train("first", stop)
             lab.train("resumed", end, source="first", at=stop)
-        # Each further question at one world size only: a start of ranks is dear.
+        # Further questions at one world size only: starting ranks is expensive.
         if group.world_size == 2:
             _evaluated(Lab(context, group, "correct"))
         if group.world_size == 3:
@@ -77,7 +77,7 @@ def run(context: StageContext) -> None:
 
 
 def _often(lab: Lab) -> None:
-    """Resume three times, the last time with nothing left to do."""
+    """Resume three times, the last time with no updates left."""
     end = lab.params.updates
     lab.train("second", end - 1, source="first", at=lab.params.stop_step)
     lab.train("third", end, source="second", at=end - 1)
@@ -85,7 +85,7 @@ def _often(lab: Lab) -> None:
 
 
 def _evaluated(lab: Lab) -> None:
-    """Evaluate in the middle of a training: as the product does it, and in a way that touches what training uses."""
+    """Evaluate in the middle of a training: as the product does it, and in a way that changes the training state."""
     corpus = build_corpus(lab.params.seed, lab.params.world_size)
 
     def aside(trajectory: Trajectory) -> None:

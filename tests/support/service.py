@@ -1,4 +1,4 @@
-"""The whole web application on a free port, with clients that say who they are."""
+"""The whole web application on a free port, with authenticated clients."""
 
 import socket
 import threading
@@ -53,7 +53,7 @@ class Service:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **arguments)
 
     def elsewhere(self) -> httpx.Client:
-        """Return a client at an address of its own: wrong tokens are counted by address."""
+        """Return a client with its own address: wrong tokens are counted by address."""
         return self.client(transport=httpx.HTTPTransport(local_address=f"127.0.2.{next(_PLACES) % 254 + 1}"))
 
 
@@ -61,7 +61,10 @@ _PLACES = count(2)
 
 
 def shown(client: httpx.Client, path: str, headers: httpx.Headers | None = None) -> str:
-    """Return what a browser is given at `path`. Fails unless it is a 200: what an error page lacks proves nothing."""
+    """Return the page at `path` as a browser gets it.
+
+    Fails unless it is a 200: something missing on an error page proves nothing.
+    """
     asked = httpx.Headers({"Accept": "text/html"})
     asked.update(headers)
     answer = client.get(path, headers=asked)
@@ -105,7 +108,7 @@ class Message:
 
 
 def messages(response: httpx.Response) -> Iterator[Message]:
-    """Yield the messages of an event stream; comments and retry hints are passed over."""
+    """Yield the messages of an event stream; comments and retry hints are skipped."""
     fields: dict[str, str] = {}
     for line in response.iter_lines():
         if line and not line.startswith(":"):

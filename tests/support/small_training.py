@@ -1,4 +1,4 @@
-"""A small training with everything a checkpoint holds: momentum, schedule, dropout, batch statistics."""
+"""A small training with all state that a checkpoint contains: momentum, schedule, dropout, batch statistics."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ UPDATES = 10
 
 
 class SmallTraining:
-    """One process; the data of update n is drawn from the global generator, so it depends on its state."""
+    """One process; the data of update n is drawn from the global generator, so it depends on the generator's state."""
 
     def __init__(self, seed: int = 7) -> None:
         torch.manual_seed(seed)

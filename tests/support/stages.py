@@ -26,12 +26,12 @@ STAGE_SECONDS = 280
 
 
 class StageFailed(AssertionError):
-    """A stage ended otherwise than the test expects; the text holds its output."""
+    """A stage ended differently than the test expects; the text contains its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRun:
-    """One run's folder and the stages its kind plans for it."""
+    """One run's folder and the stages that its kind plans."""
 
     paths: RunPaths
     kind: str
@@ -77,7 +77,7 @@ class LocalRun:
         )
 
     def all_stages(self) -> None:
-        """Run every stage to its end. Raises StageFailed at the first that does not end with 0."""
+        """Run every stage to its end. Raises StageFailed at the first stage that does not end with 0."""
         for stage in self.plan:
             self.stage(stage.name)
 
@@ -94,7 +94,7 @@ class LocalRun:
         return process.returncode
 
     def start(self, name: str, *, attempt: int = 1) -> "subprocess.Popen[bytes]":
-        """Start one stage in a session of its own and return the process (of the launcher, for a stage of ranks)."""
+        """Start one stage in its own session and return the process (the launcher, for a stage with ranks)."""
         stage = next(item for item in self.plan if item.name == name)
         paths = self.attempt(name, attempt)
         argv = [
@@ -122,12 +122,12 @@ class LocalRun:
         return self.paths.attempt(stage, number)
 
     def events(self, stage: str, rank: int = 0, *, attempt: int = 1, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the events of one rank, of one type if `kind` is given."""
+        """Return the events of one rank, only of type `kind` if given."""
         lines = self.attempt(stage, attempt).events(rank).read_text().splitlines()
         return [event for event in map(json.loads, lines) if kind in (None, event["type"])]
 
     def ranks_exit(self, stage: str, attempt: int = 1) -> dict[str, Any]:
-        """Return what the launcher wrote about the ends of the ranks."""
+        """Return the launcher's report on the ends of the ranks."""
         document: dict[str, Any] = json.loads(self.attempt(stage, attempt).ranks_exit.read_text())
         return document
 

@@ -1,4 +1,4 @@
-"""Other threads and processes: waiting for what they do, given up loudly; and having one do something meanwhile."""
+"""Other threads and processes: waiting for them with a clear failure, and concurrent work in a thread."""
 
 import threading
 import time
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE = 60.0
-"""Seconds after which something that should happen counts as not happening; no measurement of how long it takes."""
+"""Seconds after which an expected event counts as missing; not a measurement of its duration."""
 AGAIN_SECONDS = 0.02
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Return the first true value of `condition`. Fails, naming `what`, when there is none within `seconds`."""
+    """Return the first true value of `condition`. Fails, naming `what`, if there is none within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -22,7 +22,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) ->
 
 @contextmanager
 def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do `work` over and over in another thread."""
+    """Repeat `work` in another thread."""
     stop = threading.Event()
 
     def repeat() -> None:

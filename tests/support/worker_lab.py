@@ -1,7 +1,7 @@
 """Real workers on a real database: `lab = Lab(tmp_path)`, `lab.worker()`, `run = lab.submit(acts={"1": "exit:3"})`.
 
-Runs are of the kind `misbehave` unless told otherwise. It lives in `kinds_path` beside a `.dist-info` that names its
-entry point, and every process finds it there because that folder is on the PYTHONPATH of the workers started here.
+Runs are of the kind `misbehave` by default. It is in `kinds_path` next to a `.dist-info` that names its entry point,
+and every process finds it because the folder is on the PYTHONPATH of the workers started here.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from worker.marker import MARKER
 ROOT = Path(__file__).resolve().parents[2]
 KINDS_PATH = ROOT / "tests" / "support" / "kinds_path"
 PATIENCE = 90.0
-"""Seconds a test waits for what must happen; several times what a quiet machine needs."""
+"""Seconds a test waits for an expected event; several times what an idle machine needs."""
 
 if str(KINDS_PATH) not in sys.path:
     sys.path.append(str(KINDS_PATH))
@@ -41,7 +41,7 @@ if str(KINDS_PATH) not in sys.path:
 
 
 class Lab:
-    """A data directory, its workers, and looks at what they did."""
+    """A data directory, its workers, and access to their results."""
 
     def __init__(self, data_dir: Path, **settings: Any) -> None:
         quick = {"stop_grace_seconds": 3.0, "start_seconds": 60.0}
@@ -99,11 +99,11 @@ class Lab:
             return run
 
     def run(self, run_id: int) -> Run:
-        """Return the run as it is now."""
+        """Return the current row of the run."""
         return records.load_run(self.engine, run_id)
 
     def until(self, condition: Callable[[], Any], what: str = "condition", seconds: float = PATIENCE) -> Any:
-        """Wait until `condition` returns something true and return that; fails with the worker's log."""
+        """Wait until `condition` returns a true value and return it; fails with the worker's log."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = condition()
@@ -149,13 +149,13 @@ class Lab:
         return self._rows(select(RunEvent).where(RunEvent.run_id == run_id).order_by(col(RunEvent.id)))
 
     def malformed(self, run_id: int) -> list[MalformedLine]:
-        """Return the lines kept aside."""
+        """Return the malformed lines."""
         return self._rows(
             select(MalformedLine).where(MalformedLine.run_id == run_id).order_by(col(MalformedLine.offset))
         )
 
     def history(self, run_id: int) -> list[str]:
-        """Return the states a run went through."""
+        """Return the states that a run went through."""
         query = select(RunHistory).where(RunHistory.run_id == run_id).order_by(col(RunHistory.seq))
         return [row.target for row in self._rows(query)]
 
@@ -201,7 +201,7 @@ class Lab:
         return pid
 
     def assert_events_complete(self, run_id: int) -> None:
-        """Check that every good line of every rank file is stored once, unchanged, in order, and numbered 1, 2, 3 …"""
+        """Check that every valid line of every rank file is stored once, unchanged, in order, and numbered 1, 2, 3 …"""
         stored = self.events(run_id)
         numbers = [event.id for event in stored]
         assert numbers == list(range(1, len(stored) + 1)), f"events are numbered {numbers}"

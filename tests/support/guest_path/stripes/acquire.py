@@ -9,7 +9,7 @@ from .drawing import FILE
 
 
 def main() -> int:
-    """Write the data set and say so."""
+    """Write the data set and report it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--datasets-dir", required=True, type=Path)
     parser.add_argument("--json", action="store_true")

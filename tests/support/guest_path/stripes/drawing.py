@@ -1,4 +1,4 @@
-"""Pictures of stripes in three directions; numpy alone, so that web and worker may read the names."""
+"""Pictures of stripes in three directions; only numpy, so that web and worker may read the names."""
 
 import json
 from pathlib import Path
@@ -24,6 +24,6 @@ def picture(direction: int, phase: int, contrast: int = 200) -> "NDArray[np.uint
 
 
 def stored_contrast(datasets_dir: Path) -> int | None:
-    """Return what the acquired data set says of its stripes; None while there is none."""
+    """Return the description of the acquired data set; None while there is none."""
     path = datasets_dir / "stripes-stored" / FILE
     return int(json.loads(path.read_text())["contrast"]) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Stage `judge`: checks and a chart from what the ranks left behind."""
+"""Stage `judge`: checks and a chart from the files of the ranks."""
 
 import json
 from pathlib import Path

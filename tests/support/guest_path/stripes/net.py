@@ -1,4 +1,4 @@
-"""The network of the guest: its width stands in the header of the model file."""
+"""The network of the guest: its width is in the header of the model file."""
 
 from torch import Tensor, nn
 
@@ -16,13 +16,13 @@ class StripesNet(nn.Module):
         self.out = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits. `view` refuses pictures whose channels are not in front of one another in memory."""
+        """Return the logits. `view` refuses pictures whose channels are not contiguous in memory."""
         logits: Tensor = self.out(self.hidden(images.view(len(images), -1)).relu())
         return logits
 
 
 def build(header: ModelHeader) -> StripesNet:
-    """Return the network a model file was written of."""
+    """Return the network of a model file."""
     width = header.architecture["width"]
     if not isinstance(width, int) or not 1 <= width <= 256:
         raise ValueError(f"a width of {width!r} was never trained")

@@ -1,4 +1,4 @@
-"""A guest: a kind from a distribution of its own, with everything a kind may say of itself."""
+"""A guest: a kind from a separate distribution that sets every field of a `KindSpec`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

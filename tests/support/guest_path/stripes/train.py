@@ -1,4 +1,4 @@
-"""Stage `fit`: every rank fits its share of the stripes under DDP and hands on a digest of its weights."""
+"""Stage `fit`: every rank fits its share of the stripes under DDP and writes a digest of its weights."""
 
 import hashlib
 from typing import Any

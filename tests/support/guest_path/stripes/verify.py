@@ -1,4 +1,4 @@
-"""Judges a stored run again: `python -m stripes.verify --run-dir D`; one JSON document on standard output."""
+"""Repeats the verdict of a stored run: `python -m stripes.verify --run-dir D`; one JSON document on standard output."""
 
 import argparse
 import json

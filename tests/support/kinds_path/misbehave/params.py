@@ -1,4 +1,4 @@
-"""A kind for tests: its ranks work a little and fail on request. Found through its entry point, see `worker_lab`."""
+"""A kind for tests: its ranks work briefly and fail on request. Found through its entry point, see `worker_lab`."""
 
 from typing import Literal
 
@@ -9,17 +9,17 @@ from trainer.contract.params import CommonParams
 
 
 class MisbehaveParams(CommonParams):
-    """What the ranks do, and who does something else at which step."""
+    """Parameters: the work of the ranks, and which rank misbehaves at which step."""
 
     launcher: Literal["python", "torchrun"] = "torchrun"
     stages: int = 1
     steps: int = 4
     step_seconds: float = 0.02
     acts: dict[str, str] = Field(default_factory=dict)
-    """Rank -> what it does at `at_step`; see `misbehave.ranks`."""
+    """Rank -> its act at `at_step`; see `misbehave.ranks`."""
     at_step: int = 2
     meeting: Literal["none", "files", "gloo"] = "none"
-    """How the ranks wait for one another in every step."""
+    """How the ranks wait for each other in every step."""
     result: Literal["good", "fail", "missing", "invalid", "other_kind"] = "good"
     kills: int = 0
 

@@ -1,4 +1,4 @@
-"""What a rank of the test kind does: steps with events, meetings, checkpoints, and one act of misbehaviour."""
+"""A rank of the test kind: steps with events, meetings, checkpoints, and one act of misbehaviour."""
 
 import contextlib
 import os
@@ -19,15 +19,15 @@ from trainer.contract.result import Check, Environment, Result, verdict_of
 
 Meet = Callable[[int], None]
 ASKED: list[bool] = []
-"""Filled by the TERM handler of a rank that obeys."""
+"""Filled by the TERM handler of a rank that stops on TERM."""
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named like torch's."""
+    """Has the name of torch's exception."""
 
 
 def train(context: StageContext) -> int | None:
-    """Work through the steps, from the newest checkpoint on."""
+    """Work through the steps, starting at the newest checkpoint."""
     act = context.params.acts.get(str(context.rank), "work")
     if act == "silent":
         time.sleep(3600)
@@ -62,13 +62,13 @@ def steps(context: StageContext, act: str, meet: Meet) -> int | None:
 
 
 def misbehave(act: str, context: StageContext) -> None:
-    """Do what `act` says, `name` or `name:value`; what comes back from here works on."""
+    """Perform `act`, `name` or `name:value`; if it returns, the rank continues."""
     name, _, value = act.partition(":")
     ACTS[name](context, value)
 
 
 def leave(_context: StageContext, value: str) -> None:
-    """End without a word in the events, but with one on standard error."""
+    """End without an event, but with text on standard error."""
     sys.stderr.write("my last words\n")
     sys.stderr.flush()
     os._exit(int(value))
@@ -80,18 +80,18 @@ def fail(_context: StageContext, _value: str) -> None:
 
 
 def run_out_of_memory(_context: StageContext, _value: str) -> None:
-    """End as torch does without memory."""
+    """End as torch does when it runs out of memory."""
     raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
 
 def signal_self(_context: StageContext, value: str) -> None:
-    """Get a signal."""
+    """Send itself a signal."""
     os.kill(os.getpid(), int(value))
     time.sleep(3600)
 
 
 def loop(_context: StageContext, _value: str) -> None:
-    """Never come back."""
+    """Never return."""
     while True:
         time.sleep(0.01)
 
@@ -110,7 +110,7 @@ def flood(_context: StageContext, _value: str) -> None:
 
 
 def be_deaf(context: StageContext, _value: str) -> None:
-    """Ignore TERM, with helpers in sessions of their own, one of them stopped."""
+    """Ignore TERM, with helpers in separate sessions, one of them stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["sleep", "3600"], start_new_session=True)
     stopped = subprocess.Popen(["sleep", "3600"], start_new_session=True)
@@ -121,7 +121,7 @@ def be_deaf(context: StageContext, _value: str) -> None:
 
 
 def garbage(context: StageContext, _value: str) -> None:
-    """Write lines that are no events among the events, and odd numbers in one that is."""
+    """Write malformed lines among the events, and odd numbers in a valid one."""
     path = context.paths.attempt(context.stage, context.attempt).events(context.rank)
     with path.open("ab") as handle:
         handle.write(b'{"half": \n\xff\xfe\n[1]\n')
