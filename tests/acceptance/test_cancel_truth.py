@@ -1,4 +1,4 @@
-"""Cancel and time limit: stopping until every process is verified gone, whatever the processes do about it."""
+"""Cancel and time limit: stopping until every process is verified gone, whatever the processes do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_cancel_ends_every_descendant(lab: Lab) -> None:
     run_id = lab.submit(**LONG, acts={"0": "deaf", "1": "deaf"}, at_step=1)
     lab.until(lambda: len(lab.processes(run_id)) >= 8, "ranks with stopped helpers in their own sessions")
-    lab.reached(run_id, "running")  # the ranks are there before the worker has read what they say
+    lab.reached(run_id, "running")  # the ranks exist before the worker has read their events
     first = lab.cancel(run_id)
     assert first.state == "stopping"
     assert lab.cancel(run_id).cancel_requested_at == first.cancel_requested_at

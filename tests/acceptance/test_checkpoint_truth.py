@@ -1,4 +1,4 @@
-"""Checkpoints of a real training, mixed and changed by hand with manifests that fit: only the right one goes on."""
+"""Checkpoints of a real training, mixed and changed by hand with matching manifests: only a valid one is continued."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def trained(lab: Lab) -> Path:
-    """Return the checkpoints of a whole training."""
+    """Return the checkpoints of a complete training."""
     run = lab.finished(lab.submit("cifar", "quick", **PARAMS), 240)
     assert (run.state, run.verdict) == ("succeeded", "pass")
     root = lab.paths(run.id or 0).checkpoints()
@@ -53,7 +53,7 @@ def trained(lab: Lab) -> Path:
 
 @pytest.fixture
 def copy(lab: Lab, trained: Path) -> Callable[..., tuple[int, Path]]:
-    """Return a function that records an interrupted run with some of these checkpoints, and gives its number."""
+    """Return a function that records an interrupted run with some of these checkpoints, and returns its number."""
 
     def make(*names: str) -> tuple[int, Path]:
         number = add_run(lab.engine, "failed", reason="rank_signal", kind="cifar", params=PARAMS)
@@ -71,7 +71,7 @@ def ask(lab: Lab, *arguments: str) -> Done:
 
 
 def problems(lab: Lab, number: int) -> dict[str, str]:
-    """Return what `check-checkpoints` says, by path; the exit code must fit."""
+    """Return the report of `check-checkpoints`, by path; the exit code must match."""
     done = ask(lab, "check-checkpoints", str(number))
     found = {item["path"]: item["problem"] for item in done.document["items"]}
     bad = [item for item in done.document["items"] if not item["valid"] and item["step"] is not None]
@@ -110,7 +110,7 @@ def test_sound_checkpoint_goes_on(lab: Lab, trained: Path, copy: Callable[..., t
     rewrite(root / STEP / "shared.pt", lambda _: None)
     shutil.copytree(trained / LAST, root / f"{LAST}.tmp")
     shutil.copytree(trained / LAST, root / "step-best")
-    renew(root / OLDER, created_at=verify(root / STEP).header.created_at + 1e6)  # the clock went back since
+    renew(root / OLDER, created_at=verify(root / STEP).header.created_at + 1e6)  # the clock has been set back since
     foreign = "not a checkpoint: its name is not step- and a number"
     assert problems(lab, number) == {
         f"checkpoints/{STEP}": "",
@@ -155,7 +155,7 @@ def test_moments_of_another_type(lab: Lab, copy: Callable[..., tuple[int, Path]]
 
 
 def test_part_of_another_step_stops_all_ranks(lab: Lab, trained: Path, copy: Callable[..., tuple[int, Path]]) -> None:
-    """What only loading can see is refused by all ranks with one text, before anything is trained."""
+    """Faults that only loading can detect are refused by all ranks with one text, before any training."""
     number, root = copy(STEP)
     later = torch.load(trained / LAST / "shared.pt", weights_only=True)
     rewrite(root / STEP / "shared.pt", lambda content: content.update(scheduler=later["scheduler"]))

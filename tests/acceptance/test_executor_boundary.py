@@ -1,4 +1,4 @@
-"""The worker with an executor of another kind: attempts in another process tree, late answers, a line that breaks."""
+"""The worker with a different executor: attempts in another process tree, late answers, a broken connection."""
 
 import json
 import os
@@ -37,14 +37,14 @@ pytestmark = [
 
 
 class Place:
-    """A lab whose runs happen on the node."""
+    """A lab whose runs are executed on the node."""
 
     def __init__(self, lab: Lab, path: Path) -> None:
         self.lab, self.path = lab, path
 
     @contextmanager
     def working(self) -> Iterator[ElsewhereExecutor]:
-        """Have a worker at work."""
+        """Run a worker."""
         executor = ElsewhereExecutor(self.path)
         worker = Worker(self.lab.settings, executor=executor)
         thread = threading.Thread(target=worker.run_forever)
@@ -57,7 +57,7 @@ class Place:
         assert not thread.is_alive()
 
     def node_processes(self, run_id: int) -> list[int]:
-        """Return the processes of a run as this machine numbers them; the worker under test never looks there."""
+        """Return the processes of a run by this machine's ids, which the worker under test never uses."""
         return [process.pid for process in self.lab.processes(run_id)]
 
 
@@ -140,7 +140,7 @@ def test_broken_line_loses_nothing(place: Place) -> None:
         lab.rank_at_step(run_id, 0, 3)
         aside = unreachable(place.path)
         lab.until(lambda: NAME in lab.run(run_id).waiting_for, "that the node is out of reach")
-        lab.rank_at_step(run_id, 0, 20)  # its files still come
+        lab.rank_at_step(run_id, 0, 20)  # its files still arrive
         assert lab.run(run_id).state == "running"
         aside.rename(place.path)
         run = lab.finished(run_id)
@@ -158,7 +158,7 @@ def test_end_behind_a_broken_line_waits_for_it(place: Place) -> None:
         lab.cancel(run_id)
         step = read_crumb(lab.paths(run_id).attempt("stage-1", 1).breadcrumb(0))
         assert step is not None
-        lab.rank_at_step(run_id, 0, step.step + 10)  # it goes on, and the run does not say otherwise
+        lab.rank_at_step(run_id, 0, step.step + 10)  # it continues, and so does the run
         assert lab.run(run_id).state == "stopping"
         aside.rename(place.path)
         assert lab.finished(run_id).state == "cancelled"
@@ -182,7 +182,7 @@ def test_next_worker_finds_the_attempt_there(place: Place) -> None:
 
 
 def until_same(look: Callable[[], list[int]]) -> list[int]:
-    """Return what is seen twice in a row: processes come and go for a moment."""
+    """Return the value seen twice in a row: short-lived processes appear and disappear."""
     before, deadline = look(), time.monotonic() + 10
     while (now := look()) != before and time.monotonic() < deadline:
         before = now

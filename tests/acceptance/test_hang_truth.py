@@ -55,7 +55,7 @@ def test_skipping_rank_is_named(lab: Lab, queued: dict[str, int]) -> None:
 
 
 def test_skipping_rank_that_leaves_is_named(lab: Lab, queued: dict[str, int]) -> None:
-    """Over gloo the later collectives pair up shifted by one, so the rank runs out of work before the others."""
+    """Over gloo the later collectives pair up shifted by one, so the rank finishes its work before the others."""
     run = lab.finished(queued["gloo"])
     assert run.state == "failed"
     assert run.failure is not None

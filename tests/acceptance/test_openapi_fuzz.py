@@ -1,4 +1,4 @@
-"""The API under requests drawn from its own description: no 5xx for anybody, no write without the operator's token."""
+"""The API under requests generated from its description: never a 5xx, no write without the operator's token."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +71,9 @@ def test_operator_meets_no_server_error(service: Service, description: dict[str,
     before = stock(service)
     answers = ask(service, description, OPERATOR, 3 * EXAMPLES)
     assert list(server_errors(answers)) == []
-    assert stock(service)[1] > before[1], "the same requests do write when they may: the refusals above mean something"
+    assert stock(service)[1] > before[1], (
+        "the same requests do write with permission: so the refusals above are meaningful"
+    )
     assert list(unauthorised_writes(answers, PREDICT)) != []
 
 

@@ -1,4 +1,4 @@
-"""Preemption of a real training: one rank is asked to go, all save the same step, and a retry goes on from there."""
+"""Preemption of a real training: one rank is asked to stop, all save the same step, and a retry continues from it."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_preempted_training_goes_on_in_retry(lab: Lab) -> None:
     assert saved.path.name in run.diagnosis
 
     again = Service(engine=lab.engine, settings=lab.settings).retry(run_id, resume=True, actor="test")
-    # What goes on must not depend on what it came from.
+    # The continuing run must not depend on the original run.
     shutil.rmtree(lab.paths(run_id).root)
     finished = lab.finished(again, 180)
     assert (finished.state, finished.verdict, finished.retry_of) == ("succeeded", "pass", run_id)

@@ -1,4 +1,4 @@
-"""A run whose rank, agent or supervisor dies: ended within seconds, the right one named, nothing left behind."""
+"""A run whose rank, agent or supervisor dies: ended within seconds, the cause named, nothing left behind."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ BY_THEMSELVES: dict[str, dict[str, Any]] = {
     "return": {**LONG, "acts": {"1": "return"}},
     "unresolvable": {"launch": {"endpoint": "no-such-host.invalid:29500"}},
 }
-"""Runs that nobody has to touch; all are queued at once, so that their waits overlap."""
+"""Runs that need no intervention; all are queued at once, so that their waits overlap."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def queued(lab: Lab) -> dict[str, int]:
 
 
 def seconds_to_end(lab: Lab, run: Run, rank: int | None = None) -> float:
-    """Return how long the run took from the death of `rank` (None: from the newest event) to its final state."""
+    """Return the time from the death of `rank` (None: from the newest event) to the run's final state."""
     assert run.finished_at is not None
     seen = [row.last_seen.timestamp() for row in lab.ranks(run.id or 0) if row.last_seen and rank in {None, row.rank}]
     return run.finished_at.timestamp() - max(seen)
@@ -142,7 +142,7 @@ def test_stopped_supervisor_is_continued(lab: Lab) -> None:
     lab.rank_at_step(run_id, 0, 2)
     shim = lab.shim(run_id)
     os.kill(shim, signal.SIGSTOP)
-    lab.until(lambda: (found := processes.stat(shim)) is None or found.state not in "Tt", "the supervisor to go on")
+    lab.until(lambda: (found := processes.stat(shim)) is None or found.state not in "Tt", "the supervisor to continue")
     assert lab.finished(run_id).state == "succeeded"
 
 

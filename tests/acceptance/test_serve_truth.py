@@ -1,4 +1,4 @@
-"""The service killed or interrupted: jobs do not notice, streams end, and the next service doubles nothing."""
+"""The service killed or interrupted: jobs are not affected, streams end, and the next service duplicates nothing."""
 
 import os
 import signal

@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the command of an environment of its own; only what the product depends on is shared with this one."""
+    """Return the command of a separate environment that shares only the product's dependencies with this one."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -54,7 +54,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder to work in whose own `app`, `trainer` ... must never pass for the product's."""
+    """Return a working folder whose own `app`, `trainer` ... must never be taken for the product's."""
     made = tmp_path_factory.mktemp("anywhere")
     for name in DECOYS:
         (made / name).mkdir()

@@ -1,4 +1,4 @@
-"""The worker killed, stopped or doubled; the machine restarted; the database locked: no run lies, none runs twice."""
+"""The worker killed, stopped or doubled, the machine restarted, the database locked: no run lies or starts twice."""
 
 import errno
 import json
@@ -179,7 +179,7 @@ def test_cuda_without_gpus_is_refused(lab: Lab) -> None:
 
 
 class BusyMachine:
-    """Devices of a machine with two GPUs, one of them in use by somebody else."""
+    """Devices of a machine with two GPUs, one of them in use by another process."""
 
     taken = True
     document = None

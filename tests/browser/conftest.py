@@ -1,4 +1,4 @@
-"""A Chromium, and services of this product for it to look at; everything here skips where there is no Chromium."""
+"""A Chromium, and services for it; all tests here are skipped without Chromium."""
 
 import os
 import re
@@ -32,9 +32,9 @@ OFF = pytest.mark.parametrize("tab", [pytest.param({"java_script_enabled": False
 BOTH = pytest.mark.parametrize(
     "tab", [pytest.param({}, id="on"), pytest.param({"java_script_enabled": False}, id="off")], indirect=True
 )
-"""For tests that hold with JavaScript and without."""
+"""For tests that apply with and without JavaScript."""
 SECTIONS = ["overview", "checks", "results", "metrics", "ranks", "log", "files", "parameters"]
-"""Of the page of a run."""
+"""Sections of the run page."""
 PATIENCE_MS = 20_000
 """How long an action or an expectation waits for what must happen; several times what a quiet machine needs."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -52,7 +52,7 @@ class Service:
     """Address with the path prefix, without a slash at its end."""
     settings: Settings
     runs: dict[str, int]
-    """Runs that were there before it started, by name."""
+    """Runs that existed before it started, by name."""
 
 
 def free_port() -> int:
@@ -98,7 +98,7 @@ def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service without a worker, with a run of every look in it."""
+    """A service without a worker, with a run of every appearance."""
     data_dir = tmp_path_factory.mktemp("pages")
     settings = Settings(data_dir=data_dir)
     engine = create_database_engine(settings)
@@ -110,7 +110,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def engine(service: Service) -> Iterator[Engine]:
-    """The database of that service, to change it under its pages."""
+    """The database of this service, to change it under its pages."""
     made = create_database_engine(service.settings)
     yield made
     made.dispose()
@@ -129,7 +129,7 @@ def browser() -> Iterator[Browser]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tab:
-    """A page that remembers what its console complained about."""
+    """A page that records errors of its console."""
 
     page: Page
     complaints: list[str]
@@ -144,7 +144,7 @@ def open_tab(context: BrowserContext) -> Tab:
 
 
 class Held:
-    """Keeps back what a page asks for at `address` until it is let go."""
+    """Holds a page's requests to `address` until they are released."""
 
     def __init__(self, page: Page, address: str | re.Pattern[str]) -> None:
         self.routes: list[Route] = []
@@ -158,14 +158,14 @@ class Held:
             self.routes.append(route)
 
     def let_go(self) -> None:
-        """Let the requests held so far go on, and all later ones as they come."""
+        """Release the held requests, and pass all later ones."""
         self._free = True
         for route in self.routes:
             route.continue_()
 
 
 def next_frames(page: Page) -> None:
-    """Wait until the page has drawn what it knows by now."""
+    """Wait until the page has drawn its current data."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -182,5 +182,5 @@ def tab(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Tab]:
 
 
 def shown(page: Page) -> list[str]:
-    """Return the sections of a run's page that can be seen."""
+    """Return the visible sections of a run's page."""
     return [name for name in SECTIONS if page.locator(f"#{name}").is_visible()]

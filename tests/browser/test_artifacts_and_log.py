@@ -1,4 +1,4 @@
-"""Files of a run with their previews, the reproduce command, and the log viewer with what it leaves out."""
+"""Files of a run with their previews, the reproduce command, and the log viewer with omitted lines."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def folder(service: Service, run_id: int) -> Path:
 
 
 def opened(page: Page, name: str) -> Locator:
-    """Open the preview of a file and return its place."""
+    """Open the preview of a file and return its element."""
     file = page.locator("#files details", has=page.locator("summary", has_text=name))
     file.locator("summary").click()
     return file
@@ -76,7 +76,7 @@ def test_files_open_without_script(tab: Tab, service: Service, run_id: int) -> N
     file.get_by_role("link", name="Open").click()
     expect(tab.page.locator("body")).to_have_text("plain")
     tab.page.wait_for_load_state("networkidle")
-    tab.complaints.clear()  # a plain file names no icon, and the browser looks for one in vain
+    tab.complaints.clear()  # a plain file names no icon, so the browser requests one
 
 
 @CLIPBOARD
@@ -116,7 +116,7 @@ def test_log_tells_how_much_there_is(tab: Tab, service: Service, engine: Engine,
     page.goto(f"{service.base}/runs/{run_id}#log")
     expect(count).to_have_text("Last 601 of 50,501 lines.")
     expect(page.locator("#log-lines")).to_contain_text("100 lines before this one are not shown")
-    assert len(texts(page)) == 601 + 2  # and two notes that stand for the rest
+    assert len(texts(page)) == 601 + 2  # and two notes that represent the rest
     write_log(service.settings, run_id, "distributed", 0, "one more\n")
     expect(count).to_have_text("Last 602 of 50,502 lines.")
     write_log(service.settings, run_id, "distributed", 1, "y" * 99 + "\n" + ("x" * 99 + "\n") * 19_999)
@@ -138,7 +138,7 @@ def test_text_is_found_and_marked(tab: Tab, service: Service, run_id: int) -> No
     expect(page.locator("#log-lines")).to_contain_text("last needle")
     assert texts(page)[-1] == "last needle"
     assert "more hay" not in texts(page)
-    page.press("[data-log-find]", "Enter")  # finds; it does not send the filters
+    page.press("[data-log-find]", "Enter")  # searches; it does not submit the filters
     page.fill("[data-log-find]", "")
     assert len(texts(page)) == 5
     assert page.evaluate(marked) == []
@@ -177,7 +177,7 @@ def test_flood_leaves_page_usable(tab: Tab, service: Service, run_id: int) -> No
     for start in range(0, MANY, 5000):
         rows = "".join(f"row {row} of a flood of lines\n" for row in range(start, start + 5000))
         write_log(service.settings, run_id, "distributed", 0, rows)
-        expect(page.locator("[data-log-count]")).not_to_contain_text("of 1 lines")  # it arrives while more is written
+        expect(page.locator("[data-log-count]")).not_to_contain_text("of 1 lines")  # arrives while more is written
     expect(page.locator("[data-log-count]")).to_contain_text(f"of {MANY + 1:,} lines", timeout=30_000)
     assert 500 <= page.locator("#log-lines .log-line").count() <= 3000
     assert texts(page)[-1] == f"row {MANY - 1} of a flood of lines"

@@ -1,4 +1,4 @@
-"""Charts of the run page in a real browser: zoom, hover, scales, smoothing, gaps, and how to do it all by keyboard."""
+"""Charts of the run page in a real browser: zoom, hover, scales, smoothing, gaps, and keyboard use."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_first_odd_value_is_gap_with_mark(tab: Tab, service: Service, engine: En
     holder = chart(tab.page, service, run_id)
     marks = holder.locator(".odd-at button")
     assert coloured(holder, 0, 0, 98) > 500
-    assert all(coloured(holder, 0, step - 0.9, step + 0.9) for step in range(1, 98, 4))  # steps of rank 1 cut nothing
+    assert all(coloured(holder, 0, step - 0.9, step + 0.9) for step in range(1, 98, 4))  # steps of rank 1 break no line
     assert coloured(holder, 1, 20, 36) > 0
     if not name:
         assert coloured(holder, 1, 39.3, 42.7) > 0
@@ -79,7 +79,7 @@ def test_zoom_survives_new_points(tab: Tab, service: Service, engine: Engine) ->
         "(holder) => window.charts.chartOf(holder).plot.data[0].length === 80", arg=holder.element_handle()
     )
     assert visible(holder) == zoomed
-    assert visible(other) == (0, 79)  # what nobody zoomed goes on with the run
+    assert visible(other) == (0, 79)  # a chart without zoom follows the run
     reset.click()
     assert visible(holder) == (0, 79)
     expect(reset).to_be_disabled()
@@ -101,7 +101,7 @@ def test_pointer_shows_every_rank_in_every_chart(tab: Tab, service: Service, eng
     expect(holder.locator(".key-value")).to_have_text(["20", "120"])
     expect(holder.locator(".key-place")).to_have_text("step 20")
     expect(other.locator(".key-value")).to_have_text(["20", "1,020"])
-    hover(page, holder, 50)  # where the other chart has no points any more
+    hover(page, holder, 50)  # where the other chart has no more points
     expect(holder.locator(".key-value")).to_have_text(["50", "150"])
     expect(other.locator(".key-value")).to_have_text(["", ""])
     page.mouse.move(0, 0)
@@ -181,7 +181,7 @@ def test_line_is_hidden_by_click_and_by_key(tab: Tab, service: Service, engine: 
     tab.page.keyboard.press("Enter")
     expect(first).to_have_attribute("aria-pressed", "false")
     dashes = [key.locator("path").get_attribute("stroke-dasharray") for key in (first, second)]
-    assert dashes[0] != dashes[1]  # told apart without their colours
+    assert dashes[0] != dashes[1]  # distinguishable without colours
 
 
 def test_keyboard_zooms_and_walks(tab: Tab, service: Service, engine: Engine) -> None:

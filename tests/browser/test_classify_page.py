@@ -1,4 +1,4 @@
-"""Classification in the browser: choose a picture, see it, read bars for every class; the API's numbers."""
+"""Classification in the browser: choose a picture, preview it, and read bars for every class with the API's numbers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,4 +62,4 @@ def test_damaged_picture_says_why(tab: Tab, with_model: str, tmp_path: Path) -> 
     page.set_input_files("#file", damaged)
     page.get_by_role("button", name="Classify", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("No answer")
-    tab.complaints.clear()  # the browser notes the status itself
+    tab.complaints.clear()  # the browser itself logs the status

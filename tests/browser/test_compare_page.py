@@ -1,4 +1,4 @@
-"""Two to ten runs side by side: what differs first, margins, a look per run, confusions with their differences."""
+"""Two to ten runs side by side: differences first, margins, a style per run, confusion matrices with differences."""
 
 import math
 
@@ -32,7 +32,7 @@ def ids(service: Service, engine: Engine) -> list[int]:
         save_result(service.settings, run_id, make_result(panels=[panel]))
         with write_session(engine) as session:
             for rank in range(2):
-                # Every run logs at steps of its own: they must not cut each other's lines.
+                # Every run logs at its own steps: they must not break each other's lines.
                 steps = range(number, 60 + number, 3)
                 values = [2.0 - step / 60 + number + 0.3 * rank for step in range(20)]
                 add_metric(session, run_id, "train", rank, values, steps=steps)

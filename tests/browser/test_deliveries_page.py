@@ -1,4 +1,4 @@
-"""The delivery log in the browser, with a real receiver: what it answered, and sending once more."""
+"""The delivery log in the browser, with a real receiver: its answers, and sending again."""
 
 import json
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def told(tmp_path: Path, receiver: Receiver) -> Iterator[str]:
-    """A service that tells the receiver; asked for before the tab, so that it outlives what the page still fetches."""
+    """A service that notifies the receiver; requested before the tab, so that it outlives requests of the page."""
     settings = Settings(data_dir=tmp_path)
     migrate(settings)
     yield from serve(tmp_path, "--no-worker", webhook_url=receiver.url, webhook_secret="shared")
 
 
 def attempts(told: str) -> list[Any]:
-    """Return what is recorded of the sending of the first delivery."""
+    """Return the audit entry of sending the first delivery again."""
     (item,) = httpx.get(f"{told}/api/v1/webhooks/deliveries").json()["items"]
     recorded: list[Any] = item["attempts"]
     return recorded

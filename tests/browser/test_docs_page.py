@@ -1,4 +1,4 @@
-"""`/docs` in the browser: from our own files, under the policy, behind a prefix, and able to ask the service."""
+"""`/docs` in the browser: from our own files, under the policy, behind a prefix, and able to call the service."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ SWAGGERS_OWN = (
     ("region", "information-container"),
     ("region", "scheme-container"),
 )
-"""Rules and the elements of Swagger UI that break them by its own structure, which no style sheet of ours changes."""
+"""Rules, and the elements of Swagger UI whose structure violates them, which our style sheets cannot change."""
 
 
 @pytest.fixture(scope="module")

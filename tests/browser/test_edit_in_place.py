@@ -120,7 +120,7 @@ def test_notes_typed_before_escape_come_back(page: Page, engine: Engine, run_id:
     assert stored(engine, run_id, "notes") == "a long thought\n"
     edit_run(engine, run_id, read_changes({"notes": "written elsewhere"}), actor="test")
     page.get_by_role("link", name="Edit notes").click()
-    expect(field).to_have_value("written elsewhere")  # what was saved is no draft any more
+    expect(field).to_have_value("written elsewhere")  # saved text is no longer a draft
 
 
 def test_place_on_the_page_is_kept(page: Page) -> None:
@@ -143,7 +143,7 @@ def test_refusal_stands_at_the_field(tab: Tab, page: Page, engine: Engine, run_i
     expect(page.get_by_role("alert")).to_contain_text("at most 200 characters")
     expect(field).to_have_value("x" * 201)
     expect(field).to_be_focused()
-    tab.complaints.clear()  # the browser notes the status 422 itself
+    tab.complaints.clear()  # the browser itself logs the status 422
     field.fill("short")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text(f"Run {run_id} · short")
@@ -157,7 +157,7 @@ def test_live_page_keeps_an_open_field(tab: Tab, service: Service, engine: Engin
     field = page.get_by_label("Name", exact=True)
     field.fill("half a na")
     edit_run(engine, run_id, read_changes({"pinned": True, "tags": ["kept", "new"]}), actor="test")
-    expect(page.locator("#label-tags .tag")).to_have_text(["kept", "new"])  # the stream has drawn the head again
+    expect(page.locator("#label-tags .tag")).to_have_text(["kept", "new"])  # the stream has re-rendered the head
     expect(page.get_by_role("button", name="Pin", exact=True)).to_have_attribute("aria-pressed", "true")
     expect(field).to_be_focused()
     page.keyboard.type("me")
@@ -187,7 +187,7 @@ def test_cancel_is_a_link_without_script(page: Page, engine: Engine, run_id: int
 
 
 LATE = re.compile(r"/static/js/(?!sections\.)")
-"""Every script but the one that a page is not drawn without."""
+"""Every script except the one that a page needs before it is drawn."""
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_late_scripts_move_nothing(tab: Tab, service: Service, run_id: int) -> N
         held = Held(tab.page, LATE)
         tab.page.goto(service.base + address, wait_until="commit")
         tab.page.wait_for_selector("footer", state="attached")
-        next_frames(tab.page)  # the page is drawn before its scripts are there
+        next_frames(tab.page)  # the page is drawn before its scripts have loaded
         assert held.routes
         held.let_go()
         tab.page.wait_for_load_state("load")

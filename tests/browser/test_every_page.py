@@ -46,11 +46,11 @@ def addresses(runs: dict[str, int]) -> dict[str, str]:
 
 
 LOOKS_RULES = ["color-contrast", "scrollable-region-focusable", "target-size", "link-in-text-block"]
-"""What a theme or a width can break; all other rules run in one look."""
+"""Rules that depend on theme or width; all other rules run only once."""
 
 
 def serious(page: Page, rules: list[str] | None = None) -> list[str]:
-    """Return what axe finds, all but findings of minor impact."""
+    """Return axe's findings except those of minor impact."""
     options = json.dumps({"runOnly": {"type": "rule", "values": rules}} if rules else {})
     found = page.evaluate(f"{AXE.read_text()}; axe.run({options}).then((result) => result.violations)")
     return [

@@ -1,4 +1,4 @@
-"""Exports in a browser: a click on the list or on a run gives a file, with and without JavaScript."""
+"""Exports in a browser: a click on the list or on a run downloads a file, with and without JavaScript."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 
 def saved(tab: Tab, link: str, folder: Path) -> Path:
-    """Click a link and return the file it brings, under the name it was given."""
+    """Click a link and return the downloaded file, under its suggested name."""
     with tab.page.expect_download() as waiting:
         tab.page.get_by_role("link", name=link, exact=True).click()
     path = folder / waiting.value.suggested_filename
@@ -28,7 +28,7 @@ def test_list_is_saved_as_it_is_narrowed(service: Service, tab: Tab, tmp_path: P
     assert path.name == "runs.csv"
     with path.open(newline="") as handle:
         numbers = [int(row["id"]) for row in csv.DictReader(handle)]
-    ended = {service.runs[name] for name in ("passed", "broken", "cifar")}  # other tests may have added some
+    ended = {service.runs[name] for name in ("passed", "broken", "cifar")}  # other tests may have added runs
     assert numbers == sorted(numbers)
     assert ended <= set(numbers)
     assert service.runs["failed"] not in numbers

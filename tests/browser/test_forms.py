@@ -25,7 +25,7 @@ def test_refused_launch_keeps_what_was_typed(tab: Tab, service: Service) -> None
     expect(page.locator("#in-seed")).to_have_value("many")
     expect(page.locator("#in-name")).to_have_value(HOSTILE)
     expect(page.locator("#in-updates")).to_have_attribute("aria-invalid", "true")
-    tab.complaints.clear()  # the browser notes the status 422 itself
+    tab.complaints.clear()  # the browser itself logs the status 422
 
 
 def test_launch_records_run_and_says_why_it_waits(tab: Tab, service: Service) -> None:

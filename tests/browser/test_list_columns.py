@@ -1,4 +1,4 @@
-"""Parameters and checks as columns of the list, chosen in its box of columns."""
+"""Parameters and checks as columns of the list, selected in its columns menu."""
 
 from collections.abc import Iterator
 

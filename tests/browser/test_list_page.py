@@ -1,4 +1,4 @@
-"""The list of runs in a browser: filters, order, columns, ticks, stars, and what is done to several runs at once."""
+"""The list of runs in a browser: filters, order, columns, selection, pins, and actions on several runs."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service behind a path prefix, with 60 old runs on two pages: tests add their own and find them by a tag."""
+    """A service behind a path prefix, with 60 old runs on two pages: tests add their own and find them by tag."""
     data_dir = tmp_path_factory.mktemp("list")
     settings = Settings(data_dir=data_dir)
     migrate(settings)
@@ -44,7 +44,7 @@ def engine(lab: Service) -> Iterator[Engine]:
 
 @pytest.fixture
 def runs(engine: Engine, request: pytest.FixtureRequest) -> dict[str, int]:
-    """Runs that carry a tag of this test alone."""
+    """Runs with a tag of this test only."""
     tag = tag_of(request.node.name)
     return {
         "good": add_run(engine, "succeeded", verdict="pass", name="good", tags=[tag, "two words"], took_seconds=30.0),
@@ -60,7 +60,7 @@ def tag_of(name: str) -> str:
 
 @pytest.fixture
 def page(tab: Tab, lab: Service, runs: dict[str, int], request: pytest.FixtureRequest) -> Page:
-    """The list, narrowed to the runs of this test."""
+    """The list, filtered by the runs of this test."""
     tab.page.goto(f"{lab.base}/runs?tag={tag_of(request.node.name)}")
     return tab.page
 
@@ -83,7 +83,7 @@ def test_headings_sort_and_turn(page: Page) -> None:
     expect_names(page, ["waiting", "broken", "bad", "good"])
     page.get_by_role("link", name="Took").click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Took")
-    expect_names(page, ["good", "broken", "bad", "waiting"])  # it has taken no time
+    expect_names(page, ["good", "broken", "bad", "waiting"])  # it has no duration
     page.get_by_role("link", name="Took").click()
     expect(page.locator("th[aria-sort=ascending]")).to_have_text("Took")
     expect_names(page, ["bad", "broken", "good", "waiting"])
@@ -178,7 +178,7 @@ def test_ticked_runs_are_cancelled_and_deleted(page: Page, runs: dict[str, int])
     expect(outcomes.filter(has_text=f"Run {runs['bad']}:")).to_contain_text("nothing to cancel")
     page.get_by_role("link", name="Back to the runs").click()
     expect(page.locator("#rows tr")).to_have_count(4)
-    assert sorted(named(page)) == ["bad", "broken", "good", "waiting"]  # the filter has come back along
+    assert sorted(named(page)) == ["bad", "broken", "good", "waiting"]  # the filter is preserved
     page.check(box(page, runs["bad"]))
     page.locator("summary", has_text="Delete selected").click()
     page.get_by_role("button", name="Delete the selected runs").click()
@@ -247,7 +247,7 @@ def test_refresh_keeps_ticks_focus_and_question(
 
 def test_filters_are_set_by_keyboard_alone(page: Page) -> None:
     page.locator("#f-q").focus()
-    for key in ("Tab", "Tab", "Enter", "Tab", "Space"):  # past the kinds to the states, open, first choice
+    for key in ("Tab", "Tab", "Enter", "Tab", "Space"):  # past the kinds to the states, open, first option
         page.keyboard.press(key)
     expect(page.get_by_label("queued")).to_be_checked()
     page.keyboard.press("Escape")
@@ -287,14 +287,14 @@ def test_open_parts_are_sound(page: Page, lab: Service, runs: dict[str, int]) ->
 def test_hidden_tab_asks_for_nothing(page: Page) -> None:
     page.clock.install()
     page.reload()
-    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))  # from here on the page's time passes when told
+    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))  # from here on the page's clock is controlled
     page.evaluate(AWAY % "true")
     with page.expect_request("**") as first:
         page.clock.run_for(60_000)
         page.evaluate("fetch('/healthz').then((answer) => answer.status)")
     assert first.value.url.endswith("/healthz")
     page.evaluate(AWAY % "false")
-    for step in (lambda: page.evaluate(CHANGED), lambda: page.clock.run_for(3_500)):  # at once, then with its next turn
+    for step in (lambda: page.evaluate(CHANGED), lambda: page.clock.run_for(3_500)):  # at once, then at its next poll
         with page.expect_response("**/runs/rows*") as told:
             step()
-        told.value.finished()  # the tab complains about an answer that is cut off
+        told.value.finished()  # the tab reports an answer that is cut off

@@ -1,4 +1,4 @@
-"""The run page follows a run without reloading, and a reader who was away misses and repeats nothing."""
+"""The run page follows a run without reloading, and a reader that reconnects misses and repeats nothing."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_page_follows_run_to_verdict(tab: Tab, service: Service, engine: Engine)
         add_events(session, run_id, "distributed", [{"type": "message", "level": "info", "text": HOSTILE}])
         add_metric(session, run_id, "distributed", 0, [3.0, 2.0, 1.0])
         add_events(session, run_id, "distributed", [{"type": "metrics", "step": 2, "values": {"loss": 1.0}}])
-    expect(page.locator("#log-lines")).to_contain_text(HOSTILE)  # only now: what is printed has a file of its own
+    expect(page.locator("#log-lines")).to_contain_text(HOSTILE)  # only now: output has its own file
     write_log(service.settings, run_id, "distributed", 0, "whole line\nhalf a l")
     expect(page.locator("#run-ranks")).to_contain_text("stalled")
     expect(page.locator("#log-lines")).to_contain_text("whole line")
@@ -132,7 +132,7 @@ def test_page_follows_what_ranks_use(tab: Tab, service: Service, engine: Engine)
     with page.expect_response(lambda answer: answer.url.endswith(f"/runs/{run_id}/resources")) as told:
         pass
     assert told.value.status == 200
-    assert page.locator("#resources canvas[data-seen]").count() == 1  # the drawing goes on, its zoom with it
+    assert page.locator("#resources canvas[data-seen]").count() == 1  # the drawing continues and keeps its zoom
     with write_session(engine) as session:
         finish(session, run_id)
     with page.expect_response(lambda answer: answer.status == 286):
@@ -150,7 +150,7 @@ def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: 
     say(engine, run_id, "seen")
     expect(page.locator("#log-lines")).to_contain_text("seen")
     page.evaluate(AWAY % "true")
-    with page.expect_event("requestfailed", lambda request: "/live" in request.url):  # the stream is left
+    with page.expect_event("requestfailed", lambda request: "/live" in request.url):  # the stream is closed
         page.evaluate(CHANGED)
     for number in range(5):
         say(engine, run_id, f"missed {number}")
@@ -166,7 +166,7 @@ def test_reader_who_was_away_misses_nothing(tab: Tab, service: Service, engine: 
         finish(session, run_id)
     expect(page.locator("#run-head")).to_contain_text("succeeded")
     page.clock.run_for(60_000)
-    page.evaluate("fetch('/healthz').then((answer) => answer.status)")  # what was asked before it is known by now
+    page.evaluate("fetch('/healthz').then((answer) => answer.status)")  # earlier requests have been answered by now
     assert len(streams) == 2  # the stream was closed by `end`, not opened again
 
 

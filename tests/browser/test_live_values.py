@@ -1,4 +1,4 @@
-"""Charts that arrive or grow while somebody looks have the table of their values, as the page opened anew writes it."""
+"""Charts that appear or grow on an open page have the same table of values as a reloaded page."""
 
 import math
 from typing import Any

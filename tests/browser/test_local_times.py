@@ -1,4 +1,4 @@
-"""Times in the viewer's zone: around a change of the clock they carry their offset, else they do not."""
+"""Times in the viewer's zone: shown with their offset only around a change of the clock."""
 
 import re
 from datetime import UTC, datetime
@@ -29,18 +29,18 @@ def in_zone(name: str, **options: Any) -> Any:
 
 
 def timed(engine: Engine, times: tuple[datetime, datetime], name: str) -> int:
-    """Record a run of these times, created as it started, named so that a list can be narrowed to it."""
+    """Record a run with these times, created as it started, with a name to filter by."""
     start, end = times
     run_id = add_run(
         engine, "succeeded", verdict="pass", name=name, started_at=start, finished_at=end, created_at=start
     )
-    with write_session(engine) as session:  # the history too: the present moment may have another offset
+    with write_session(engine) as session:  # the history too: the current time may have a different offset
         session.execute(update(RunHistory).where(col(RunHistory.run_id) == run_id).values(at=start))
     return run_id
 
 
 def facts(page: Page) -> dict[str, str]:
-    """Return the facts of a run as they are read, every kind of space as a plain one."""
+    """Return the displayed facts of a run, with every kind of space as a plain one."""
     box = page.locator("#run-facts dl")
     names, values = (box.locator(tag).all_inner_texts() for tag in ("dt", "dd"))
     return {name: " ".join(value.split()) for name, value in zip(names, values, strict=True)}
@@ -99,7 +99,7 @@ def test_times_of_a_list_are_shown_together(tab: Tab, service: Service, engine: 
     expect(rows).to_have_count(1)
     expect(rows.locator("time").first).to_have_text(re.compile(r"1:59:30\sAM$"))
     timed(engine, AUTUMN, name)
-    expect(rows).to_have_count(2)  # it joins the list that is being looked at: the row before it changes too
+    expect(rows).to_have_count(2)  # it joins the open list: the row before it changes too
     for row, texts in (
         (0, ["1:59:30 AM UTC−04:00", "1:00:30 AM UTC−05:00"]),
         (1, ["1:59:30 AM UTC−04:00", "2:00:30 AM UTC−04:00"]),

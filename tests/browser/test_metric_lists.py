@@ -1,4 +1,4 @@
-"""Which metrics a page draws and how finely: every one can be reached, and a closer look brings every point."""
+"""Which metrics a page draws and at which resolution: every metric is reachable, and zooming loads every point."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_single_point_is_a_number_until_there_are_two(tab: Tab, service: Service
     expect(tab.page.locator("[data-metrics-none]")).to_be_hidden()
     live = numbers.all_inner_texts()
     tab.page.reload()
-    assert numbers.all_inner_texts() == live  # the server writes the same
+    assert numbers.all_inner_texts() == live  # the server renders the same
     assert figures.count() == 0
     measure(engine, run_id, 0, [2.5], key=HOSTILE, steps=[8])
     expect(figures.locator("canvas")).to_have_count(1)
@@ -106,7 +106,7 @@ def test_closer_look_brings_finer_points(tab: Tab, service: Service, engine: Eng
     inside = f"plot.data[0].filter((step) => step >= {low} && step <= {high})"
     expect(holder.locator(".chart-notes")).to_contain_text("points of this range.")
     fine = plot(holder, inside)
-    assert fine == [float(step) for step in range(math.ceil(low), math.floor(high) + 1)]  # every point there is
+    assert fine == [float(step) for step in range(math.ceil(low), math.floor(high) + 1)]  # all points
     assert visible(holder) == (low, high)
     holder.get_by_role("button", name="Reset zoom").click()
     expect(holder.locator(".chart-notes")).to_be_empty()
@@ -143,7 +143,7 @@ def test_use_of_ranks_is_drawn_alike(tab: Tab, service: Service, engine: Engine)
     expect(holder.locator("canvas")).to_have_count(1)
     tab.page.evaluate(EXPOSE)
     assert coloured(holder, 0, 3, 7) > 0
-    assert coloured(holder, 0, 9, 30) == 0  # between the stages nobody looked
+    assert coloured(holder, 0, 9, 30) == 0  # no samples between the stages
     assert holder.locator(".odd-at").count() == 0
 
 

@@ -1,4 +1,4 @@
-"""Two roles in the browser: a wrong token says why, the viewer looks, the operator acts, signing out ends it."""
+"""Two roles in the browser: a wrong token is explained, viewers read, operators write, sessions end."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ REFUSED = {"/runs/1/delete": 403, "/launch": 403, "/storage/orphans": 403, "/del
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service with both tokens, behind a path prefix, with a run of every look in it."""
+    """A service with both tokens, behind a path prefix, with a run of every appearance."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("guarded"))
     engine = create_database_engine(settings)
     fill(settings, engine)
@@ -39,13 +39,13 @@ def sign_in(page: Page, base: str, token: str, then: str = "/runs") -> None:
 
 
 def post(page: Page, address: str) -> int:
-    """Return how the service answers a POST that a page of its own makes by hand."""
+    """Return the service's answer to a POST that one of its pages makes by script."""
     script = "(address) => fetch(address, {method: 'POST', redirect: 'manual'}).then((answer) => answer.status)"
     return int(page.evaluate(script, address))
 
 
 def forget_statuses(tab: Tab, *statuses: int) -> None:
-    """Drop what the browser itself notes about answers that were meant."""
+    """Drop what the browser itself logs about intended error answers."""
     meant = re.compile(f"status of ({'|'.join(map(str, statuses))}) ")
     tab.complaints[:] = [text for text in tab.complaints if not meant.search(text)]
 
@@ -88,7 +88,7 @@ def test_operator_sees_what_acts(tab: Tab, guarded: str) -> None:
         page.goto(f"{guarded}{address}")
         assert page.locator(WRITES).count() > 0, address
     assert post(page, f"{guarded}/storage/orphans") == 409, (
-        "the same request is heard: the viewer's 403 means something"
+        "the same request is accepted: so the viewer's 403 is meaningful"
     )
     page.get_by_role("link", name="Audit log").click()
     expect(page.locator("h1")).to_have_text("Audit log")

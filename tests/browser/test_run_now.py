@@ -1,4 +1,4 @@
-"""The page of a run that goes on: what happens, since when, what follows; no change moves a reader elsewhere."""
+"""The page of an active run: current activity, since when, what is next; no change moves the reader's view."""
 
 import re
 
@@ -71,7 +71,7 @@ def test_running_page_says_what_happens_and_what_follows(tab: Tab, service: Serv
 
 
 def test_waiting_page_says_why_and_what_follows(tab: Tab, service: Service, engine: Engine) -> None:
-    why = "1 CPU run is going on and MAX_CPU_RUNS is 1"
+    why = "1 CPU run is active and MAX_CPU_RUNS is 1"
     run_id = add_run(engine, "queued", waiting_for=why, backend=None, device=None)
     tab.page.goto(f"{service.base}/runs/{run_id}")
     banner = tab.page.locator("#run-verdict")

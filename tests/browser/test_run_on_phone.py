@@ -1,4 +1,4 @@
-"""The run page on a phone: tables become blocks with every value in sight, and nothing scrolls sideways."""
+"""The run page on a phone: tables become blocks with every value visible, and nothing scrolls sideways."""
 
 import pytest
 from playwright.sync_api import expect
@@ -29,7 +29,7 @@ def test_check_is_a_block_on_a_phone(tab: Tab, service: Service) -> None:
     required = page.locator("#checks td[data-label=Required]").nth(1).bounding_box()
     assert detail is not None
     assert required is not None
-    assert required["y"] < detail["y"]  # numbers come before words
+    assert required["y"] < detail["y"]  # numbers come before text
     measured = page.locator("#checks td[data-label=Measured]").nth(1)
     expect(measured).to_have_text("0.0216")
     label = "(cell) => getComputedStyle(cell, '::before').content"
@@ -50,6 +50,6 @@ def test_phone_never_scrolls_sideways(tab: Tab, service: Service, engine: Engine
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert tab.page.evaluate(wide) == 0, name
             link = tab.page.locator(f".tabs a[href='#{name}']")
-            expect(link).to_be_in_viewport(ratio=0.9)  # the chosen link is in sight among those that scroll
+            expect(link).to_be_in_viewport(ratio=0.9)  # the selected link is visible among the scrolling ones
     tab.page.get_by_role("link", name="Ranks and resources").click()
     assert tab.page.locator("#run-ranks .scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")

@@ -1,4 +1,4 @@
-"""The run page begins with the answer; the rest is in sections that links, keys, addresses and find-in-page reach."""
+"""The run page begins with the answer; the rest is in sections reachable by links, keys, URLs and find-in-page."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_links_show_one_section_and_keep_the_history(tab: Tab, service: Service)
     page = tab.page
     page.goto(f"{service.base}/runs/{service.runs['passed']}")
     assert (shown(page), current(page)) == (["overview"], ["Overview"])
-    assert page.get_by_role("region", name="Checks").count() == 0  # nothing of what is hidden is read out
+    assert page.get_by_role("region", name="Checks").count() == 0  # hidden content is not read out
     page.get_by_role("link", name="Checks", exact=True).click()
     assert (shown(page), current(page)) == (["checks"], ["Checks"])
     at(page, "#checks")
@@ -112,7 +112,7 @@ def test_unknown_address_shows_the_overview(tab: Tab, service: Service) -> None:
     [("update 11 done", "log"), ("negative_control", "checks"), ("batch_size_per_rank", "parameters")],
 )
 def test_search_for_a_text_opens_its_section(tab: Tab, service: Service, text: str, section: str) -> None:
-    # A link to a text uses what find-in-page uses: both look into what is hidden until found.
+    # A text link works like find-in-page: both search content that is hidden until found.
     page = tab.page
     page.goto(f"{service.base}/runs/{service.runs['passed']}#:~:text={text}")
     expect(page.locator(f"#{section}")).to_be_visible()
@@ -184,7 +184,7 @@ def test_charts_are_drawn_to_size_when_shown(tab: Tab, service: Service, engine:
     page = tab.page
     page.goto(f"{service.base}/runs/{run_id}")
     next_frames(page)
-    assert page.locator("canvas").count() == 0  # nothing is drawn for nobody
+    assert page.locator("canvas").count() == 0  # hidden charts are not drawn
     page.get_by_role("link", name="Metrics").click()
     expect(page.locator("#metrics canvas")).to_have_count(1)
     for width in (1280, 700):

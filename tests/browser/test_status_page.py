@@ -1,4 +1,4 @@
-"""The status page says why nothing starts, and when it could."""
+"""The status page shows why runs cannot start, and when they can."""
 
 import pytest
 from playwright.sync_api import expect

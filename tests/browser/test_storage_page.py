@@ -1,4 +1,4 @@
-"""Storage in the browser: a policy shown first and applied exactly as shown, and what belongs to nothing."""
+"""Storage in the browser: a policy shown first and applied exactly as shown, and orphans."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A service whose files a test can look at."""
+    """A service whose files a test can inspect."""
 
     base: str
     settings: Settings
@@ -46,7 +46,7 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A service of the test's own; asked for before the tab, so that it outlives what the page still fetches."""
+    """A separate service per test; requested before the tab, so that it outlives requests of the page."""
     settings = Settings(data_dir=tmp_path / "data")
     migrate(settings)
     engine = create_database_engine(settings)
@@ -103,7 +103,7 @@ def test_changed_plan_removes_nothing(store: Store, tab: Tab) -> None:
     expect(page.locator("h1")).to_contain_text("2 runs removed")
     assert not store.folder(first).exists()
     assert not store.folder(second).exists()
-    tab.complaints.clear()  # the browser notes the status 409 itself
+    tab.complaints.clear()  # the browser itself logs the status 409
 
 
 def test_wrong_limit_is_told_beside_it(store: Store, tab: Tab) -> None:
@@ -116,7 +116,7 @@ def test_wrong_limit_is_told_beside_it(store: Store, tab: Tab) -> None:
     page.locator("#r-most").fill("4 MiB")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("#plan tbody tr")).to_contain_text("at most 4194304 stay")
-    tab.complaints.clear()  # the browser notes the status 422 itself
+    tab.complaints.clear()  # the browser itself logs the status 422
 
 
 @BOTH
@@ -140,7 +140,7 @@ def test_orphans_go_as_listed(store: Store, tab: Tab) -> None:
     assert not left.exists()
     assert not another.exists()
     assert store.folder(run_id).is_dir()
-    tab.complaints.clear()  # the browser notes the status 409 itself
+    tab.complaints.clear()  # the browser itself logs the status 409
 
 
 def test_runs_are_listed_by_size(store: Store, tab: Tab) -> None:

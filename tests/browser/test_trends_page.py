@@ -1,4 +1,4 @@
-"""Trends in the browser: choose kind and check, see a regression at once, and open the run behind a point."""
+"""Trends in the browser: choose kind and check, see a regression at once, and open the run of a point."""
 
 import re
 from collections.abc import Iterator

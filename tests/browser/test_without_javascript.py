@@ -1,4 +1,4 @@
-"""With JavaScript off, pages show their content and forms do their work."""
+"""With JavaScript off, pages show their content and forms work."""
 
 import pytest
 from playwright.sync_api import expect

@@ -1,4 +1,4 @@
-"""A migrated data directory of a test's own, and its database; a file with other needs defines its own of that name."""
+"""A migrated data directory per test, and its database; a file with other needs defines its own fixture."""
 
 from collections.abc import Iterator
 from pathlib import Path

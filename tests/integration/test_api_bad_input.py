@@ -1,4 +1,4 @@
-"""Bad input over REST: told with the field, nothing half queued, never a 500."""
+"""Bad input over REST: reported with the field, nothing half queued, never a 500."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def cifar(**params: Any) -> dict[str, Any]:
 REFUSED = {
     "unknown kind": ({"kind": "frobnicate"}, "kind"),
     "missing kind": ({}, "kind"),
-    "kind no text": ({"kind": 5}, "kind"),
+    "kind not text": ({"kind": 5}, "kind"),
     "unknown member": ({"kind": "resume", "color": 1}, "color"),
     "unknown preset": ({"kind": "resume", "preset": "huge"}, "preset"),
     "unknown parameter": (parity(foo=1), "foo"),
@@ -44,7 +44,7 @@ REFUSED = {
     "huge number": (parity(seed=10**40), "seed"),
     "unknown device": (parity(device="tpu"), "device"),
     "unknown variant": (parity(variant="wrong"), "variant"),
-    "params no object": ({"kind": "resume", "params": [1]}, "params"),
+    "params not an object": ({"kind": "resume", "params": [1]}, "params"),
     "pool smaller than window": (parity(batch_size_per_rank=300, accumulation=2), None),
     "stop step at the end": ({"kind": "resume", "params": {"updates": 10, "stop_step": 10}}, "stop_step"),
     "stop step zero": ({"kind": "resume", "params": {"updates": 10, "stop_step": 0}}, "stop_step"),
@@ -57,13 +57,13 @@ REFUSED = {
     "launch ranks differ": ({"kind": "resume", "launch": {"ranks_per_node": 3}}, "launch.ranks_per_node"),
     "launch no port": ({"kind": "resume", "launch": {"endpoint": "localhost"}}, "launch.endpoint"),
     "launch port too high": ({"kind": "resume", "launch": {"endpoint": "localhost:65536"}}, "launch.endpoint"),
-    "launch port no text": ({"kind": "resume", "launch": {"endpoint": 29500}}, "launch.endpoint"),
+    "launch port not text": ({"kind": "resume", "launch": {"endpoint": 29500}}, "launch.endpoint"),
     "launch bool": ({"kind": "resume", "launch": {"nodes": True}}, "launch.nodes"),
     "name too long": ({"kind": "resume", "name": "x" * 201}, "name"),
     "name with control": ({"kind": "resume", "name": "a\u0000b"}, "name"),
     "lone surrogate": ({"kind": "resume", "name": "\ud800"}, "name"),
     "surrogate in params": (cifar(data="\ud800"), "params"),
-    "tags no list": ({"kind": "resume", "tags": "a"}, "tags"),
+    "tags not a list": ({"kind": "resume", "tags": "a"}, "tags"),
     "tag empty": ({"kind": "resume", "tags": [""]}, "tags.0"),
     "tag blank": ({"kind": "resume", "tags": ["  "]}, "tags"),
     "too many tags": ({"kind": "resume", "tags": [str(number) for number in range(21)]}, "tags"),
@@ -235,7 +235,7 @@ def test_chunked_body_is_refused_on_the_way(service: Service) -> None:
 
     try:
         answer = service.http.post("/api/v1/runs", content=body(), headers={"content-type": "application/json"})
-    except httpx.WriteError:  # the service hung up before the client had sent it all
+    except httpx.WriteError:  # the service closed the connection before the client had sent everything
         answer = None
     assert answer is None or answer.status_code == 413
     assert sent < 4096

@@ -1,4 +1,4 @@
-"""Answers of the API are the documents that describe them: the same members, nulls and order, and nothing besides."""
+"""Answers of the API match the documents that describe them: the same members, nulls and order, and nothing else."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -37,7 +37,7 @@ def test_newest_valid_checkpoint_is_taken_over(service: Service) -> None:
     assert verify(copy).header.step == 4
     assert (copy / "shared.pt").stat().st_ino == (good / "shared.pt").stat().st_ino
     assert service.http.delete(f"/api/v1/runs/{old}").status_code == 204
-    assert verify(copy).header.step == 4  # it outlives the run it came from
+    assert verify(copy).header.step == 4  # it outlives its original run
 
 
 def test_without_valid_checkpoint_nothing_is_recorded(service: Service) -> None:

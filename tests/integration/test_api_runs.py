@@ -63,7 +63,7 @@ def test_pages_cover_every_run_once(tmp_path: Path) -> None:
             page = service.get("/runs", params={"limit": 5} | ({"cursor": cursor} if cursor else {})).json()
             seen += [run["id"] for run in page["items"]]
             if cursor is None:
-                add_run(service.engine, "succeeded", verdict="pass")  # a new run moves nothing between the pages
+                add_run(service.engine, "succeeded", verdict="pass")  # a new run does not shift the pages
             cursor = page["next_cursor"]
             if cursor is None:
                 break
@@ -74,7 +74,7 @@ def test_filters_narrow_the_list(tmp_path: Path) -> None:
     with running_service(Settings(data_dir=tmp_path)) as service:
         passed = add_run(service.engine, "succeeded", verdict="pass", name="100% sure", tags=["night", "two"])
         failed = add_run(service.engine, "succeeded", verdict="fail", kind="resume", tags=["night"])
-        waits = add_run(service.engine, "queued", name="Sure thing")
+        waits = add_run(service.engine, "queued", name="Sure run")
 
         def found(**params: object) -> list[int]:
             return [run["id"] for run in service.get("/runs", params=params).json()["items"]]
@@ -200,7 +200,7 @@ def add_worker(service: Service, gpus: int | None) -> None:
 def test_too_many_devices_are_refused(tmp_path: Path) -> None:
     body = {"kind": "token-parity", "params": {"device": "cuda"}}
     with running_service(Settings(data_dir=tmp_path)) as service:
-        assert service.post("/runs", body).status_code == 201  # nobody knows yet: it waits
+        assert service.post("/runs", body).status_code == 201  # not known yet: it waits
         add_worker(service, 1)
         answer = service.post("/runs", body)
         assert answer.status_code == 422

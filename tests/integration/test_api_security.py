@@ -1,4 +1,4 @@
-"""Who is let in: tokens, roles, sessions, hosts, origins, and what every answer carries."""
+"""Access control: tokens, roles, sessions, hosts, origins, and headers of every answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_open_paths_need_nothing(guarded: Service, path: str) -> None:
 
 @pytest.mark.parametrize("path", READS)
 def test_reads_need_either_token(guarded: Service, path: str) -> None:
-    with guarded.elsewhere() as client:  # more than ten wrong tokens from one address are told to wait
+    with guarded.elsewhere() as client:  # more than ten wrong tokens from one address must wait
         missing, wrong = client.get(path), client.get(path, headers=bearer("wrong"))
     for answer in (missing, wrong):
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")

@@ -100,7 +100,7 @@ def test_thinned_series_keeps_extremes(service: Service) -> None:
     assert (first["rank"], first["points"], first["thinned"]) == (0, 20_000, True)
     assert len(first["values"]) == len(first["steps"]) <= 400
     assert {99.0, -99.0, "NaN", "Infinity"} <= set(first["values"])
-    assert None not in first["values"]  # only the first odd point of a stretch
+    assert None not in first["values"]  # only the first odd point of a section
     assert second["values"] == [1.0, 2.0]
     assert second["thinned"] is False
     only = service.get(f"/runs/{number}/metrics", params={"rank": 1, "key": "loss"}).json()["series"]
@@ -188,7 +188,7 @@ LEAVING = [
 
 @pytest.mark.parametrize("path", LEAVING)
 def test_path_never_leaves_the_folder(service: Service, run_id: int, artifacts: Path, path: str) -> None:
-    # No client library in between: most of them tidy a path up before they send it.
+    # No client library in between: most of them normalise a path before sending it.
     connection = http.client.HTTPConnection("127.0.0.1", int(service.url.rsplit(":", 1)[1]))
     connection.request("GET", f"/api/v1/runs/{run_id}/artifacts/{path}")
     answer = connection.getresponse()
@@ -280,7 +280,7 @@ def test_compare_puts_runs_side_by_side(service: Service, run_id: int, artifacts
     checks = {row["name"]: row for row in document["checks"]}
     assert [check and check["passed"] for check in checks["gradient_parity"]["values"]] == [True, False, None]
     assert checks["gradient_parity"]["differs"]
-    assert not checks["worked_example"]["differs"]  # the run without a result differs in nothing
+    assert not checks["worked_example"]["differs"]  # the run without a result does not differ
     summary = {row["name"]: row["differs"] for row in document["summary"]}
     assert set(summary.values()) == {True, False}
     assert [entry["id"] for entry in document["metrics"]] == [run_id, other, bare]

@@ -1,4 +1,4 @@
-"""The API's description: every route says what it does, in groups that are named and ordered."""
+"""The API's description: every route is described, in groups that are named and ordered."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Backups of a live data directory: whole, verified, and never mistaken for whole when they are not."""
+"""Backups of a live data directory: complete, verified, and never accepted if incomplete."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def names(settings: Settings) -> list[str]:
 
 
 def rewrite(source: Path, target: Path, change: Callable[[str, bytes], Sequence[tuple[Any, bytes]]]) -> None:
-    """Copy an archive member by member; `change` says what becomes of each."""
+    """Copy an archive member by member; `change` may modify each."""
     with tarfile.open(source) as old, tarfile.open(target, "w") as new:
         for info in old:
             content = old.extractfile(info)
@@ -96,7 +96,7 @@ def test_backup_while_writers_write(live: tuple[Settings, Engine], tmp_path: Pat
         assert pair["left"] == pair["right"]
         pairs.append(int(pair["left"]))
     assert all(number >= least for number, least in zip(pairs, begun, strict=True))
-    assert 0 < pairs[1] < pairs[2] < pairs[3] <= written[-1]  # more was written before each
+    assert 0 < pairs[1] < pairs[2] < pairs[3] <= written[-1]  # more has been written before each
 
 
 def test_file_that_grows_stays_readable(live: tuple[Settings, Engine], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`benchmarks/chaos.py` reports what goes wrong with its text, and stops a writer inside its transaction for sure."""
+"""`benchmarks/chaos.py` reports every fault with its text, and reliably stops a writer inside its transaction."""
 
 import random
 import signal
@@ -74,7 +74,7 @@ def test_process_that_never_writes_is_left_running(process: Identity, database: 
 
 
 class Broken:
-    """A lab in which one thing fails."""
+    """A lab in which one action fails."""
 
     def __init__(self, broken: str, error: Exception) -> None:
         self._broken, self._error = broken, error
@@ -106,9 +106,9 @@ def played(broken: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> ch
 
 @pytest.mark.parametrize("broken", ["submit", "until", "run", "finished", "assert_events_complete"])
 def test_error_in_a_round_is_a_fault_with_its_text(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    this = played(broken, AssertionError("a thing did not come\nand the log says why"), monkeypatch)
+    this = played(broken, AssertionError("an event did not come\nand the log says why"), monkeypatch)
     assert this.faults
-    assert "AssertionError: a thing did not come" in this.text()
+    assert "AssertionError: an event did not come" in this.text()
     assert "       and the log says why" in this.text().splitlines()
 
 

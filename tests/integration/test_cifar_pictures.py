@@ -18,7 +18,7 @@ ARCHIVE = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-ima
 
 pytestmark = [
     pytest.mark.data,
-    pytest.mark.skipif(not ARCHIVE.is_file(), reason="the pictures are not beside the checkout"),
+    pytest.mark.skipif(not ARCHIVE.is_file(), reason="the pictures are not next to the checkout"),
 ]
 
 SIZES: dict[str, Any] = {

@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
     created = LocalRun.create(tmp_path_factory.mktemp("cifar") / "1", "cifar", **SIZES)
     for stage in created.plan[:-1]:
         created.stage(stage.name)
-    # The audit removes the images; what needs them afterwards reads this copy.
+    # The audit removes the images; later tests read this copy.
     shutil.copytree(created.paths.work, created.paths.root.parent / "before" / "work")
     created.stage("audit")
     return created
@@ -157,11 +157,11 @@ def test_verify_repeats_the_audit(run: LocalRun, result: Result) -> None:
     assert [row["test_accuracy"] for row in report.rows] == [
         result.summary["modes"][mode]["test_accuracy"] for mode in ("every", "no_sync")
     ]
-    # The service and `ddp-audit verify` ask the same module, in a process of its own.
+    # The service and `ddp-audit verify` run the same module in a separate process.
     assert verify_run(run.paths.root)["pass_line"] == report.pass_line
 
 
-# Saved are steps 3 (inside epoch 1), 4 (its end), 6 (inside epoch 2) and 8 (the end).
+# Saved steps are 3 (inside epoch 1), 4 (its end), 6 (inside epoch 2) and 8 (the end).
 @pytest.mark.parametrize("newest", [3, 4])
 def test_continued_attempt_repeats_every_bit(newest: int, run: LocalRun, before: RunPaths, tmp_path: Path) -> None:
     again = LocalRun.create(tmp_path / "1", "cifar", **SIZES)
@@ -183,7 +183,7 @@ def test_continued_attempt_repeats_every_bit(newest: int, run: LocalRun, before:
 def without_times(facts: ModeFacts) -> dict[str, Any]:
     document = facts.model_dump()
     for epoch in document["epochs"]:
-        # A resumed process starts on DDP's initial buckets: the same bytes in other pieces.
+        # A resumed process starts with DDP's initial buckets: the same bytes in different pieces.
         for key in ("seconds", "communication_seconds", "buckets"):
             del epoch[key]
     for window in document["windows"]:

@@ -1,4 +1,4 @@
-"""Both witnesses of synchronisation on real ranks: right trainings pass, and each broken twin is told by its name."""
+"""Both witnesses of synchronisation on real ranks: correct trainings pass, and each broken twin is named."""
 
 import dataclasses
 import json
@@ -77,7 +77,7 @@ def test_first_and_later_windows_sampled(facts: Load) -> None:
 
 def test_several_buckets_are_one_synchronisation(facts: Load) -> None:
     assert [item.evidence.events for item in facts("no_sync").windows] == [1, 1, 1]
-    # DDP starts with buckets of its own and rebuilds them after the first step, so only later windows have several.
+    # DDP starts with its own buckets and rebuilds them after the first step, so only later windows have several.
     events = [item.evidence.events for item in facts("buckets_no_sync").windows]
     assert events[0] < min(events[1:])
     assert sum(epoch.buckets for epoch in facts("buckets_no_sync").epochs) > 4
@@ -126,7 +126,7 @@ def test_forward_outside_is_named(facts: Load) -> None:
 
 def test_forward_outside_keeps_the_gradient(lab: RunPaths) -> None:
     right, outside = (weights(lab, name)[0] for name in ("no_sync", "forward_outside"))
-    # AdamW turns last bits of a tiny gradient into steps of up to the learning rate, so most weights must agree.
+    # AdamW turns the last bits of a tiny gradient into steps up to the learning rate, so only most weights must agree.
     close = sum(abs(a - b) <= 1e-3 for a, b in zip(right, outside, strict=True))
     assert close / len(right) > 0.95
 
@@ -155,7 +155,7 @@ def test_blind_profiler_is_blamed(facts: Load) -> None:
 
 
 def test_three_ranks_count_every_image_once(facts: Load) -> None:
-    # 50 is no multiple of 3: a padding sampler would count 51.
+    # 50 is not a multiple of 3: a padding sampler would count 51.
     found = facts("no_sync")
     assert confusion_check(parameters(), [found]).passed is True
     assert sum(map(sum, found.test.confusion)) == 50

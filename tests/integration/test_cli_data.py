@@ -1,4 +1,4 @@
-"""Commands that give what runs left, on the data directory and with a service: the same answers, and whole files."""
+"""Commands that show outputs of runs, on the data directory and with a service: the same answers, complete files."""
 
 import csv
 import io
@@ -72,23 +72,23 @@ READS = [
     ("metrics", "6", "--key", "loss", "--rank", "1", "--max-points", "5"),
     ("metrics", "6", "--from", "3", "--to", "5"),
     ("metrics", "6", "--max-points", "1"),
-    ("resources", "TOLD"),
-    ("events", "TOLD"),
-    ("events", "TOLD", "--after", "2", "--type", "metrics", "--rank", "1", "--stage", "train", "--limit", "1"),
-    ("events", "TOLD", "--type", "song"),
-    ("events", "TOLD", "--malformed"),
-    ("artifacts", "TOLD"),
-    ("artifacts", "TOLD", "näm e/a#b.txt"),
-    ("artifacts", "TOLD", "../result.json"),
-    ("artifacts", "TOLD", "none.txt"),
+    ("resources", "RUN"),
+    ("events", "RUN"),
+    ("events", "RUN", "--after", "2", "--type", "metrics", "--rank", "1", "--stage", "train", "--limit", "1"),
+    ("events", "RUN", "--type", "song"),
+    ("events", "RUN", "--malformed"),
+    ("artifacts", "RUN"),
+    ("artifacts", "RUN", "näm e/a#b.txt"),
+    ("artifacts", "RUN", "../result.json"),
+    ("artifacts", "RUN", "none.txt"),
     ("audit",),
     ("audit", "--run", "5", "--action", "cancel", "--limit", "1"),
     ("audit", "--limit", "0"),
     ("export",),
-    ("export", "TOLD"),
-    ("export", "TOLD", "--format", "csv"),
+    ("export", "RUN"),
+    ("export", "RUN", "--format", "csv"),
     ("export", "1", "--format", "csv", "--table", "checks"),
-    ("export", "TOLD", "--format", "csv", "--table", "checks"),
+    ("export", "RUN", "--format", "csv", "--table", "checks"),
     ("export", "--format", "csv", "--table", "checks", "--verdict", "fail"),
     ("export", "--state", "asleep"),
     ("trends", "token-parity", "gradient_parity", "--preset", "quick"),
@@ -107,7 +107,7 @@ READS = [
 def test_service_and_directory_agree(
     settings: Settings, ids: dict[str, int], port: str, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    words = [word.replace("TOLD", str(ids["told"])) for word in arguments]
+    words = [word.replace("RUN", str(ids["told"])) for word in arguments]
     direct = call(*words, "--json", data_dir=settings.data_dir)
     remote = call(*words, "--json", data_dir=tmp_path, DDP_AUDIT_PORT=port)
     assert direct.document == remote.document
@@ -152,7 +152,7 @@ def test_people_read_tables(ask: Any, ids: dict[str, int]) -> None:
     told = str(ids["told"])
     assert "gradient_parity" in ask("result", "1").stdout
     assert ask("result", "1").stdout.endswith("run 1: verdict pass\n")
-    assert "every point" in ask("metrics", "6").stdout
+    assert "all points" in ask("metrics", "6").stdout
     assert "GPU MiB" in ask("resources", told).stdout
     events = ask("events", told, "--type", "message")
     assert events.returncode == 0

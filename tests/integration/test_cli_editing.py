@@ -1,4 +1,4 @@
-"""Commands that change runs: labels, cancelling and deleting several, with what became of each; nothing unasked."""
+"""Commands that change runs: labels, cancelling and deleting several runs, each outcome, and confirmation."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ from tests.support.service import running_service
 
 
 class Terminal(io.StringIO):
-    """Standard input of somebody who sits there."""
+    """Standard input of a person at a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -118,7 +118,7 @@ def test_delete_tells_what_became_of_each(ask: Any, engine: Engine, settings: Se
     gone, going = ended(engine, settings), add_run(engine, "running", moves=("starting",))
     other = ended(engine, settings)
     done = ask("delete", str(gone), str(going), "999", str(other), str(gone), "--yes", "--json")
-    assert done.returncode == 2  # that of the first refusal
+    assert done.returncode == 2  # the code of the first refusal
     assert [(item["run_id"], item["outcome"]) for item in done.document["items"]] == [
         (gone, "deleted"),
         (going, "not_final"),
@@ -133,7 +133,7 @@ def test_delete_tells_what_became_of_each(ask: Any, engine: Engine, settings: Se
 
 def test_delete_asks_first(ask: Any, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended(engine, settings)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # not a terminal: nobody has read the question
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # not a terminal: no person has read the question
     refused = ask("delete", str(run), "--json")
     assert (refused.returncode, refused.document["code"]) == (2, "usage")
     assert "--yes" in refused.stderr

@@ -1,4 +1,4 @@
-"""Commands that follow a run, on the data directory and with a service: each line once, as it comes, to the end."""
+"""Commands that follow a run, on the data directory and with a service: each line once, as it appears, to the end."""
 
 import json
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_every_item_comes_once_and_as_it_happens(service: Service, run_id: int, 
     say(service, run_id, "one")
     items = heard(stream, "one")
     assert [item.type for item in items] == ["state"] * 3 + ["event"]
-    while next(stream):  # in between it says that there is nothing
+    while next(stream):  # in between it returns empty readings
         pass
     write_log(service.settings, run_id, "train", 0, "printed\n")
     say(service, run_id, "two")
@@ -131,7 +131,7 @@ def test_stream_that_broke_off_is_taken_up_again(service: Service, run_id: int, 
     say(service, run_id, "one")
     heard(stream, "one")
     live = service.app.state.live
-    live.close()  # what a restart does to its streams
+    live.close()  # a restart ends its streams
     while live.streams:
         assert next(stream) == []
     say(service, run_id, "meanwhile")
@@ -173,7 +173,7 @@ def test_log_is_printed_as_it_comes(service: Service, run_id: int, way: str) -> 
 
 @BOTH
 def test_flood_is_printed_whole(service: Service, run_id: int, way: str) -> None:
-    text = "".join(f"line {number}\n" for number in range(200_000))  # more than a stream gives at once
+    text = "".join(f"line {number}\n" for number in range(200_000))  # more than a stream returns at once
     write_log(service.settings, run_id, "train", 1, text)
     finish(service, run_id)
     done = call("logs", str(run_id), "-f", "--json", data_dir=service.settings.data_dir, **where(service, way))

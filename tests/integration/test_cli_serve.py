@@ -1,4 +1,4 @@
-"""`ddp-audit serve` as a process: start, signals, its worker, and what it does when it cannot start."""
+"""`ddp-audit serve` as a process: start, signals, its worker, and failures to start."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from tests.support.service import messages, running_service
 from tests.support.waiting import until
 
 PATIENT = "from app.cli import main, server; server.GRACE_SECONDS = 600; main.main()"
-"""The command with a grace so long that a service that waits it out is told from one that leaves."""
+"""The command with a grace period so long that waiting for it is distinguishable from stopping at once."""
 
 
 def start_patient(*arguments: str, data_dir: Path) -> "subprocess.Popen[str]":
@@ -44,7 +44,7 @@ def serving(
         line = next(line for line in process.stderr if "serves http" in line)
         yield process, line.split("serves ")[1].split("/ (")[0]
     finally:
-        process.terminate()  # not a kill: the worker beside it must go, too
+        process.terminate()  # not a kill: its worker must end, too
         try:
             process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ def until_ready(url: str, path: str = "/healthz", seconds: float = 60) -> None:
 
 
 def status_of(url: str) -> int | None:
-    """Return the status of an answer, None when there is nobody who answers."""
+    """Return the status of an answer, None if there is no answer."""
     try:
         return httpx.get(url, timeout=60).status_code
     except httpx.TransportError:
@@ -71,7 +71,7 @@ def test_answers_name_no_server_program(tmp_path: Path) -> None:
         assert answer.status_code == 200
         assert "date" in answer.headers
         assert "server" not in answer.headers
-    with running_service(Settings(data_dir=tmp_path)) as service:  # without our configuration it would be there
+    with running_service(Settings(data_dir=tmp_path)) as service:  # without our configuration it would be present
         assert service.http.get("/healthz").headers["server"] == "uvicorn"
 
 
@@ -99,12 +99,12 @@ def test_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
         until_ready(url)
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=60) as slow:
-            # A request that never ends holds the service for its whole grace.
+            # A request that never ends blocks the service for its whole grace period.
             slow.sendall(b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n"
                          b"Content-Type: application/json\r\nExpect: 100-continue\r\n\r\n")  # fmt: skip
-            assert slow.recv(4096).startswith(b"HTTP/1.1 100")  # its body is waited for
+            assert slow.recv(4096).startswith(b"HTTP/1.1 100")  # the service waits for its body
             process.send_signal(signal.SIGINT)
-            until(lambda: status_of(f"{url}/healthz") is None, "nobody new is let in")
+            until(lambda: status_of(f"{url}/healthz") is None, "no new request is accepted")
             assert process.poll() is None
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130

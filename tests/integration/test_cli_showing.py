@@ -1,4 +1,4 @@
-"""`ddp-audit show`: what it prints of a run can be typed in again."""
+"""`ddp-audit show`: its output about a run can be typed in again."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Every command with a standard output that is full, closed, left by its reader or ASCII keeps its exit codes."""
+"""Every command keeps its exit codes with a standard output that is full, closed, without a reader or ASCII."""
 
 import io
 import itertools
@@ -29,11 +29,11 @@ NAME = "pr\N{LATIN SMALL LETTER U WITH DIAERESIS}fung \N{BRIEFCASE}"
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 OUTS: tuple[Out, ...] = ("ascii", "full", "closed", "gone")
 SILENT = {"worker"}
-"""Commands that print nothing to standard output; `serve` is another, and ends by a signal only."""
+"""Commands that print nothing to standard output; so does `serve`, which ends only by a signal."""
 ON_THIS_MACHINE = {"acquire", "backup", "check-environment", "migrate", "restore", "worker"}
-"""Commands that talk to no service."""
+"""Commands that do not use a service."""
 FILES = {"badge", "export", "junit", "page"}
-"""Commands that hand a file over, byte for byte."""
+"""Commands that output a file, byte for byte."""
 WITHOUT_JSON = {"serve", "worker"}
 HEAVY = {"check-environment", "figures", "predict"}
 """Commands that take seconds: every third combination is enough."""
@@ -41,7 +41,7 @@ HEAVY = {"check-environment", "figures", "predict"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A data directory with one thing of each sort, and what is needed to make more."""
+    """A data directory with one item of each sort, and methods to add more."""
 
     settings: Settings
     engine: Engine
@@ -58,7 +58,7 @@ class Place:
         return str(add_run(self.engine, "queued", backend=None, device=None))
 
     def delivery(self) -> str:
-        """Return a delivery that may be sent again, whatever became of it since the last call."""
+        """Return a delivery that may be sent again, whatever its status."""
         with write_session(self.engine) as session:
             row = session.scalars(select(Delivery).order_by(col(Delivery.id))).first()
             assert row is not None
@@ -66,20 +66,20 @@ class Place:
             return str(row.id)
 
     def new(self, name: str) -> str:
-        """Return the path of something that is not there yet."""
+        """Return a path that does not exist yet."""
         return str(self.folder / f"{name}-{len(list(self.folder.iterdir()))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A call of a command that does its job."""
+    """A call of a command that succeeds."""
 
     arguments: Callable[[Place], list[str]]
     code: int = 0
 
 
 def of(*words: str, code: int = 0) -> Case:
-    """Return a call that is always the same; `{name}` is the number of a run."""
+    """Return a call without variable arguments; `{name}` is the number of a run."""
     return Case(arguments=lambda place: [word.format(**place.ids) for word in words], code=code)
 
 
@@ -135,7 +135,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"))
     engine = create_database_engine(settings)
     ids = fill(settings, engine)
-    # `worker --once` executes what waits: nothing does when its turn comes, for it works on a directory of its own.
+    # `worker --once` executes the queue, which is empty here because it uses its own directory.
     ids |= add_wide(settings, engine, ids)
     folder = tmp_path_factory.mktemp("folder")
     Image.new("RGB", (32, 32), (200, 30, 30)).save(folder / "picture.png")
@@ -147,7 +147,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def add_wide(settings: Settings, engine: Engine, ids: dict[str, int]) -> dict[str, int]:
-    """Give what commands show letters beyond ASCII, and add runs with a model and with a damaged checkpoint."""
+    """Add non-ASCII characters to shown texts, and runs with a model and with a damaged checkpoint."""
     from tests.support.inference import CLASSES, network
     from trainer.common.model_file import save_model
 
@@ -174,7 +174,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 def places_of(name: str, place: Place, empty: Path) -> list[tuple[Path, dict[str, str]]]:
-    """Return the data directories and settings a command is called with."""
+    """Return the data directories and settings for the calls."""
     if name == "worker":
         return [(empty, {})]
     here: tuple[Path, dict[str, str]] = (place.settings.data_dir, {})
@@ -195,7 +195,7 @@ def test_output_changes_no_meaning(name: str, place: Place, forks: Forks, tmp_pa
 
 
 def judge(name: str, code: int, out: Out, done: Done, *, as_json: bool) -> None:
-    """Check the exit code, that nothing was said but what has to be, and that every letter is ASCII."""
+    """Check the exit code, that only expected text was printed, and that it is ASCII."""
     assert "Traceback" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
     told = [line for line in done.stderr.splitlines() if "standard output cannot be written" in line]
@@ -229,7 +229,7 @@ def test_ascii_text_spells_letters(place: Place, forks: Forks, tmp_path: Path) -
     assert r"pr\xfcfung \U0001f4bc" in done.stdout
     shown = forks.call(["show", str(place.ids["passed"])], "ascii", data_dir=place.settings.data_dir, cwd=tmp_path)
     assert shown.stdout.startswith(rf"run {place.ids['passed']} - pr\xfcfung \U0001f4bc - token-parity")
-    assert "\n------" in shown.stdout  # the line below the heads of a table
+    assert "\n------" in shown.stdout  # the line below the headings of a table
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -1,4 +1,4 @@
-"""Commands as real processes in odd surroundings: arguments, settings, locales and streams that are not as usual."""
+"""Commands as real processes in unusual surroundings: arguments, settings, locales and streams."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Commands that tidy or only look: clean keeps to its own place, databases are made ready or refused."""
+"""Commands for clean-up and inspection: `clean` removes only its own files, databases are migrated or refused."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tests.support.service import running_service
 
 
 def untidy(settings: Settings) -> dict[str, int]:
-    """Fill a data directory: runs ended, under way and pinned, two folders without a run, and a file put by hand."""
+    """Fill a data directory: ended, active and pinned runs, two folders without a run, and a file added by hand."""
     migrate(settings)
     engine = create_database_engine(settings)
     ids = {
@@ -39,7 +39,7 @@ def untidy(settings: Settings) -> dict[str, int]:
 
 
 def kept(settings: Settings, ids: dict[str, int]) -> None:
-    """Assert that only what may go has gone."""
+    """Assert that only removable items were removed."""
     names = sorted(path.name for path in settings.runs_dir.iterdir())
     assert names == sorted([str(ids["going"]), str(ids["pinned"]), "78", "notes.txt"])
     left = call("list", "--json", data_dir=settings.data_dir).document["items"]
@@ -68,7 +68,7 @@ def test_clean_lists_before_it_removes(tmp_path: Path, served: bool) -> None:
 def test_given_directory_is_meant(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     untidy(settings)
-    there = {"DDP_AUDIT_PORT": "1"}  # nobody listens there
+    there = {"DDP_AUDIT_PORT": "1"}  # nothing listens there
     found = call("orphans", "--data-dir", str(settings.data_dir), "--json", data_dir=tmp_path / "other", **there)
     assert [item["path"] for item in found.document["items"]] == ["runs/77"]
     assert call("orphans", data_dir=settings.data_dir, **there).returncode == 7

@@ -1,4 +1,4 @@
-"""A database held by another program, or on a full disk: a 503 that says so, nothing half made, then all goes on."""
+"""A database locked by another program, or on a full disk: a 503 that says so, nothing half done, then recovery."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def test_held_database_is_told(service: Service) -> None:
     other.execute("BEGIN IMMEDIATE")
     refused = service.post("/runs", REQUEST)
     page = service.http.post("/quick", headers={"Accept": "text/html"})
-    assert count(service) == 0  # reading goes on
+    assert count(service) == 0  # reading still works
     other.execute("ROLLBACK")
     other.close()
     assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")

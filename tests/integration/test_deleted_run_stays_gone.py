@@ -1,4 +1,4 @@
-"""A run that was deleted never comes back: late writers find nowhere to write, and none of them makes its folder."""
+"""A deleted run never reappears: late writers fail, and none of them creates its folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def drawn(engine: Engine, settings: Settings) -> int:
 
 
 def left(settings: Settings) -> list[str]:
-    """Return what lies in the directory of runs."""
+    """Return the entries of the runs directory."""
     return sorted(path.name for path in settings.runs_dir.iterdir())
 
 
@@ -116,7 +116,7 @@ def test_real_race_of_figures_and_delete(engine: Engine, settings: Settings) -> 
 
 
 class Late:
-    """A run whose folder is gone, and the ways to write into it."""
+    """A run whose folder is gone, and all writers into it."""
 
     def __init__(self, root: Path) -> None:
         self.paths = RunPaths(root)
@@ -157,7 +157,7 @@ def test_late_writers_never_make_the_root(write: Callable[[Late], None], tmp_pat
     late.paths.root.mkdir(parents=True)
     if write is Late.events:
         late.paths.attempt("train", 1).events(0).parent.mkdir(parents=True)
-    write(late)  # it can: what follows fails because the folder is gone
+    write(late)  # it works: the following fails because the folder is gone
     remove_folder(tmp_path / "runs", 7)
     with pytest.raises(FileNotFoundError):
         write(late)

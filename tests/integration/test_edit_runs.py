@@ -1,4 +1,4 @@
-"""Labels of a run changed over the API: only what is given, within the limits of a launch, by the operator alone."""
+"""Labels of a run changed over the API: only given ones, within the limits of a launch, only by the operator."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names, tags and parameters read back as they were given, wherever they are shown: no digit lost, no text reread."""
+"""Names, tags and parameters read back unchanged wherever they are shown: no digit lost, no text reinterpreted."""
 
 import csv
 import html
@@ -43,7 +43,7 @@ def ask(service: Service, *arguments: str) -> Done:
 
 @pytest.fixture(scope="module")
 def ids(service: Service) -> tuple[int, int]:
-    """A run given by the command, and one whose numbers differ from it in the last digit."""
+    """A run recorded by the command, and one whose numbers differ from it in the last digit."""
     options = [part for pair in TEXTS.items() for part in ("-p", "=".join(pair))]
     tags = [part for tag in TAGS for part in ("--tag", tag)]
     first = ask(service, "run", "token-parity", "--name", NAME, *tags, *options, "--detach", "--json")
@@ -122,7 +122,7 @@ def test_results_that_differ_read_differently(service: Service) -> None:
         assert page.count(text) >= 3  # check, summary, Markdown
         assert command.count(text) == 2
     alike = service.http.get(f"/compare?ids={runs[0]},{runs[2]}", headers=HTML).text
-    assert "1.0000001e-07" not in alike  # nothing to tell apart
+    assert "1.0000001e-07" not in alike  # nothing to distinguish
     assert "1e-7" in alike
 
 
@@ -136,7 +136,7 @@ def test_limit_just_missed_is_told(service: Service) -> None:
 
 @pytest.mark.parametrize("value", ["true", "007", "1e5", "null", '"a"', " 5", "[1]", "NaN", "ordinary", "a=b, c", ""])
 def test_odd_text_reads_back(service: Service, value: str) -> None:
-    """A kind from elsewhere may take any text: what the run's page and `reproduce` say must give the same again."""
+    """A third-party kind may accept any text: the run's page and `reproduce` must give the same value again."""
     run_id = add_run(service.engine, "queued")
     with write_session(service.engine) as session:
         session.execute(update(Run).where(col(Run.id) == run_id).values(params={"world_size": 2, "label": value}))

@@ -1,4 +1,4 @@
-"""What the pages offer as files: every link answers, for the runs the page shows, below a prefix too."""
+"""Export links of the pages: every link works, for the shown runs, also below a prefix."""
 
 import csv
 import io

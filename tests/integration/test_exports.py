@@ -82,7 +82,7 @@ def add_many(engine: Engine, count: int) -> None:
 
 
 def read_one(engine: Engine, runs_dir: Path, run_id: int) -> None:
-    """Keep the checks of one run in the database and leave those of the others to their files."""
+    """Store the checks of one run in the database, and leave those of the others in their files."""
     fill_checks(engine, runs_dir)
     with write_session(engine) as session:
         session.execute(update(RunFacts).where(col(RunFacts.run_id) != run_id).values(checks_read=False))
@@ -252,7 +252,7 @@ def test_missing_pyarrow_is_told(service: Service, ids: dict[str, int], monkeypa
 
 
 def peak(engine: Engine, runs_dir: Path, form: Format) -> int:
-    """Return the most bytes held while every run is written."""
+    """Return the peak memory while every run is written."""
     tracemalloc.start()
     with read_session(engine) as session:
         for _piece in list_pieces(session, runs_dir, RunFilters(), Order.NEWEST, form=form, table="runs"):

@@ -1,4 +1,4 @@
-"""Requests that read whole runs: two at a time, the third is told to come back, and everybody else is served."""
+"""Requests that read whole runs: two at a time, the third must retry later, and all others are served."""
 
 import threading
 from collections.abc import Iterator

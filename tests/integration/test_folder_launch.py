@@ -1,4 +1,4 @@
-"""A folder source that cannot work is refused by API, page and command, naming what is wrong; no run is left."""
+"""An invalid folder source is refused by API, page and command, naming the fault; no run is recorded."""
 
 import html
 from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ def test_refused_by_name_everywhere(name: str, service: Service, tmp_path: Path)
 
 
 def test_sound_twins_are_recorded(service: Service) -> None:
-    """The same folders, mended, and with what file managers leave behind."""
+    """The same folders, repaired, with files left by file managers."""
     source = fill(service.settings.datasets_dir, [*ANGLES, "Cat", "cat", COMPOSED])
     litter(source)
     save(source / "train" / "90" / "photo.png", 1)
@@ -93,7 +93,7 @@ def test_sound_twins_are_recorded(service: Service) -> None:
 
 
 def test_limit_of_the_service_is_the_limit_of_training(tmp_path: Path) -> None:
-    """Pictures of 40 x 30: one limit for what is learned from and what is classified."""
+    """Pictures of 40 x 30: one limit for training and classification."""
     for limit, status in ((1199, 422), (1200, 201)):
         with running_service(Settings(data_dir=tmp_path / str(limit), max_image_pixels=limit)) as service:
             fill(service.settings.datasets_dir, ANGLES)
@@ -115,7 +115,7 @@ def test_leftovers_are_no_data_sets(service: Service) -> None:
 
 
 def test_leftovers_are_not_acquired(tmp_path: Path) -> None:
-    """A file manager may look in while data are fetched; `clean` must not take its files for a data set."""
+    """A file manager may create files while data are fetched; `clean` must not treat them as a data set."""
     settings = Settings(data_dir=tmp_path)
     settings.datasets_dir.mkdir()
     note_acquired(settings, {"cifar10", ".DS_Store", "Thumbs.db", ".acquired.json"})

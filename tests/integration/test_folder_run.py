@@ -1,4 +1,4 @@
-"""A real run on a folder source: its labels are the folder names, in their order, from the pictures to the answer."""
+"""A real run on a folder source: its labels are the folder names, in order, from the pictures to the answer."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_labels_are_the_folder_names(datasets: Path, tmp_path: Path) -> None:
     run = LocalRun.create(tmp_path / "1", "cifar", datasets_dir=datasets, **TRAINED)
     run.stage("prepare")
     images, labels = PreparedData(run.paths).read("test")
-    # `fill` gave each picture a shade that says its class.
+    # `fill` gave each picture a shade that encodes its class.
     assert [NAMES.index(LABELS[label]) * 20 for label in labels] == images[:, 0, 0, 0].tolist()
     for stage in run.plan[1:]:
         run.stage(stage.name)
@@ -56,7 +56,7 @@ def test_labels_are_the_folder_names(datasets: Path, tmp_path: Path) -> None:
 
 @pytest.mark.torchrun
 def test_command_trains_and_answers_by_folder_names(tmp_path: Path) -> None:
-    """The whole way of a user, with the operator's limit just high enough: launch, matrix, prediction."""
+    """A complete workflow with the operator's limit just high enough: launch, matrix, prediction."""
     fill(tmp_path / "datasets", NAMES)
     params = [part for name, value in TRAINED.items() for part in ("-p", f"{name}={value}")]
     limit = {"DDP_AUDIT_MAX_IMAGE_PIXELS": "1200"}
@@ -84,7 +84,7 @@ def test_names_that_differ_in_case_are_told(tmp_path: Path) -> None:
 
 
 def test_prepare_keeps_to_the_same_limits(tmp_path: Path) -> None:
-    """A picture put in place after the launch is refused by the rule of the launch, in its words."""
+    """A picture added after the launch is refused by the same rule and text as at launch."""
     place = fill(tmp_path / "datasets", ["cat", "dog"]) / "test" / "dog" / "0.png"
     run = LocalRun.create(tmp_path / "1", "cifar", datasets_dir=tmp_path / "datasets", **SIZES)
     place.write_bytes(encoded(Image.new("1", (10_000_001, 1))))

@@ -1,4 +1,4 @@
-"""One reading of a run for everybody who follows it: filters, whole lines, floods, and no item twice or never."""
+"""One reading of a run for all its followers: filters, complete lines, floods, and every item exactly once."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -81,9 +81,9 @@ def test_what_a_filter_left_out_is_not_looked_through_again(engine: Engine, run_
     assert (read(wanted=errors).items, read(wanted=errors).cursor.event) == ([], 600)
     everything = Wanted(moves=False, output=None)
     first = read(wanted=everything)
-    assert (len(first.items), first.cursor.event) == (500, 500)  # what does not fit into one reading follows
+    assert (len(first.items), first.cursor.event) == (500, 500)  # what does not fit into one reading comes in the next
     assert len(read(first.cursor, everything).items) == 100
-    assert read(wanted=LINES).cursor.event == 0  # who asked for no events has seen none
+    assert read(wanted=LINES).cursor.event == 0  # a reader without events has seen none
 
 
 def test_whole_lines_wait_for_their_end(engine: Engine, settings: Settings, run_id: int, read: Any) -> None:

@@ -1,4 +1,4 @@
-"""A kind from a distribution of its own is first class: pages, API, worker, classifier and every command know it."""
+"""A kind from a separate distribution is first class: pages, API, worker, classifier and every command support it."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torchrun
 
 
 def stripes(direction: int) -> bytes:
-    """Return a picture of stripes that the guest never saw: twice as large, other colours."""
+    """Return a picture of stripes that the guest never saw: twice as large, different colours."""
     image = Image.new("RGB", (64, 64))
     for row in range(64):
         for column in range(64):
@@ -74,7 +74,7 @@ def test_form_comes_from_its_schema(house: House) -> None:
     assert refused.status_code == 422
     assert "257" in refused.text
     assert "<h1>Launch a run</h1>" in house.page("/launch")
-    assert "token counts" in house.page("/launch")  # what is shown before a kind is chosen is the product's own
+    assert "token counts" in house.page("/launch")  # before a kind is chosen, the product's own kind is shown
 
 
 @pytest.mark.parametrize("name", ["quick", "narrow", "again"])
@@ -105,7 +105,7 @@ def test_run_page_shows_its_checks_and_chart(house: House, runs: dict[str, Any])
     assert "All ranks agree" in page
     assert "Loss of the stripes" in page
     assert "Stripes only." in page
-    # It named the table of digests; without a name the page would begin with the chart.
+    # It names the table of digests; without a headline the page would begin with the chart.
     assert "<h3>Digests</h3>" in page.split('id="run-lead"')[1].split('id="stages"')[0]
 
 
@@ -207,7 +207,7 @@ def test_page_and_command_use_its_model(house: House, runs: dict[str, Any], tmp_
 
 
 def test_model_without_its_kind_is_refused(house: House, runs: dict[str, Any], tmp_path: Path) -> None:
-    """Where the distribution is not installed nothing of it is imported, whatever the file says."""
+    """If the distribution is not installed, nothing of it is imported, whatever the file says."""
     from tests.support.cli import call
 
     picture = tmp_path / "a.png"

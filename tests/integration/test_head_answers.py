@@ -1,4 +1,4 @@
-"""HEAD gives the status and headers of GET and makes no body: no export, no file read, no verifier started."""
+"""HEAD returns the status and headers of GET and generates no body: no export, no file read, no verifier started."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_head_makes_no_body(filled: Filled, monkeypatch: pytest.MonkeyPatch, pat
         made.append(name)
         return real(*arguments, **named)
 
-    def lazily(*arguments: Any, **named: Any) -> Iterator[Any]:  # a generator is made when it is read, not when called
+    def lazily(*arguments: Any, **named: Any) -> Iterator[Any]:  # a generator runs when it is read, not when called
         made.append(name)
         yield from real(*arguments, **named)
 
@@ -112,7 +112,7 @@ def test_artifact_is_not_opened(filled: Filled, monkeypatch: pytest.MonkeyPatch)
     path = address(filled, "/runs/PASSED/artifacts/no_sync/sample.png")
     full = service.http.get(path)
     stored = service.settings.runs_dir / str(runs["passed"]) / "artifacts" / "no_sync" / "sample.png"
-    monkeypatch.setattr("anyio.open_file", None)  # what sends a file
+    monkeypatch.setattr("anyio.open_file", None)  # routes that send a file
     head = service.http.head(path)
     assert (head.status_code, head.content) == (200, b"")
     assert int(head.headers["content-length"]) == stored.stat().st_size == len(full.content)

@@ -1,4 +1,4 @@
-"""The counting hook leaves DDP's numbers as they are, to the last bit, at two, three and four ranks."""
+"""The counting hook does not change DDP's numbers, to the last bit, at two, three and four ranks."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What strangers and runs can hand in to break an answer: cursors, tags, names of files, JSON that grows."""
+"""Input from strangers and runs that could break an answer: cursors, tags, file names, JSON that grows."""
 
 import base64
 import json

@@ -153,8 +153,8 @@ def test_hostile_uploads_never_fail(client: httpx.Client, app: FastAPI, run_id: 
     small = child.memory_info().rss
     for _ in range(2):
         answer(client, encoded(Image.new("RGBA", (4000, 4000), (9, 9, 9, 99)), exif=exif(6)))
-    # Decoding it took four times as much, and it is let go of after its answer.
-    until(lambda: child.memory_info().rss - small < 64 * 2**20, "the last picture is let go of")
+    # Decoding it took four times as much, which is freed after its answer.
+    until(lambda: child.memory_info().rss - small < 64 * 2**20, "the memory of the last picture is freed")
     processes = [psutil.Process(), child]
     uploads = [(name, make(), statuses) for name, (make, statuses) in HOSTILE.items()]
     assert len(uploads) >= 40
@@ -232,7 +232,7 @@ def test_large_body_stops_early(client: httpx.Client) -> None:
 
 
 def test_stated_length_is_refused_unread(client: httpx.Client) -> None:
-    """A client that only states a huge length and then waits is told at once."""
+    """A client that only states a huge length and then waits is refused at once."""
     address = (client.base_url.host, client.base_url.port or 0)
     head = (
         "POST /api/v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=b\r\n"

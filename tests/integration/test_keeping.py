@@ -1,4 +1,4 @@
-"""Bytes per run, the retention policy, and what belongs to nothing."""
+"""Bytes per run, the retention policy, and orphans."""
 
 import os
 import time
@@ -258,7 +258,7 @@ def test_folder_of_a_run_in_submission_stays(engine: Engine, settings: Settings)
     age(folder)
     found = find_orphans(engine, settings)
     assert [item.run_id for item in found] == [1]
-    with write_session(engine) as session:  # between the look and the removal the number is given out
+    with write_session(engine) as session:  # the number is assigned between the listing and the removal
         assert queue.number_of(queue.insert_run(session, kind="cifar", params={})) == 1
     assert orphans_module._set_aside(engine, found[0], settings.runs_dir / "aside") is False
     assert folder.is_dir()

@@ -1,4 +1,4 @@
-"""Keeping and sharing from the shell: exit codes, one JSON document, and what was written."""
+"""Storage and sharing from the shell: exit codes, one JSON document, and written files."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
             main(list(arguments))
         sys.stdout.flush()
         out, err = capfd.readouterr()
-        quiet_logs()  # they were told to write to a stream that ends with the test
+        quiet_logs()  # they were configured to write to a stream that ends with the test
         return Done(code=int(left.value.code or 0), stdout=out, stderr=err)
 
     return run

@@ -1,4 +1,4 @@
-"""The launcher tells how every rank ended, whatever it ended by, and keeps its last words."""
+"""The launcher reports how every rank ended, for any cause, and stores its last output."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_dying_rank_is_told_first(
     assert _ends(report) == [(None, signal.SIGTERM), end]
     assert report["ranks"][1]["error"] == words
     assert report["ranks"][1]["ended_at"] <= report["ranks"][0]["ended_at"]
-    if mode != "killed":  # a killed process cannot write out what it had buffered; unbuffered output is torchrun's
+    if mode != "killed":  # a killed process cannot flush its buffers; unbuffered output is torchrun's
         assert "words of rank 1" in launch.paths.log(1, "stdout").read_text()
 
 

@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def runs(service: Service) -> dict[str, int]:
-    """Runs by name: checks kept as rows, checks in the result alone, another kind, no result, a damaged one."""
+    """Runs by name: checks stored as rows, checks only in the result, another kind, no result, a damaged one."""
     engine, ended = service.engine, {"reason": "completed", "verdict": "pass"}
     made = {
         "kept": add_run(engine, "succeeded", params={"learning_rate": RATE, "seed": 2147483647}, **ended),
@@ -46,7 +46,7 @@ def runs(service: Service) -> dict[str, int]:
     with write_session(engine) as session:
         record_checks(session, made["kept"], "token-parity", checks)
         record_checks(session, made["cifar"], "cifar", [])
-    save_result(service.settings, made["kept"], make_result())  # not what the rows say: nobody has to open it
+    save_result(service.settings, made["kept"], make_result())  # differs from the rows: the file must not be read
     save_result(service.settings, made["unread"], make_result())
     save_result(service.settings, made["damaged"], make_result())
     (service.settings.runs_dir / str(made["damaged"]) / "result.json").write_text("{")
@@ -66,7 +66,7 @@ def test_parameters_keep_every_digit_and_their_type(service: Service, runs: dict
     assert found["kept"] == {"param:learning_rate": RATE, "param:seed": 2147483647, "param:share_gpu": False}
     assert found["unread"]["param:learning_rate"] == 0.3
     assert (found["cifar"]["param:mode"], "param:mode" in found["kept"]) == ("no_sync", False)
-    assert found["failed"]["param:share_gpu"] is False  # a run has parameters however it ended
+    assert found["failed"]["param:share_gpu"] is False  # a run has parameters, however it ended
 
 
 def test_check_of_a_row_or_of_the_result(service: Service, runs: dict[str, int]) -> None:
@@ -138,7 +138,7 @@ def test_results_are_opened_where_no_row_is_kept(
 
     monkeypatch.setattr(columns_module, "read_result", noted)
     listed(service, "check", "check:gradient_parity", "check:worked_example", "param:seed")
-    assert sorted(opened) == [runs["unread"], runs["damaged"]]  # each once, whatever is asked for
+    assert sorted(opened) == [runs["unread"], runs["damaged"]]  # each once, however often requested
     opened.clear()
     listed(service, "check:nobody_has_it")
     assert sorted(opened) == [runs["unread"], runs["damaged"]]
@@ -149,7 +149,7 @@ def test_results_are_opened_where_no_row_is_kept(
 
 
 def cells(text: str, run_id: int) -> list[str]:
-    """Return what the cells of a run's row show, without tags, spaces put together."""
+    """Return the text of the cells of a run's row, without tags and repeated spaces."""
     row = text.split(f'<tr id="run-{run_id}"')[1].split("</tr>", maxsplit=1)[0]
     found = re.findall(r"<td(?! class=\"tick\")[^>]*>(.*?)</td>", row, re.DOTALL)
     return [" ".join(re.sub(r"<[^>]+>", " ", cell).replace(" ,", ",").split()) for cell in found]
@@ -175,7 +175,7 @@ def test_page_keeps_them_in_its_addresses(service: Service, runs: dict[str, int]
     ]  # fmt: skip
     kept = "col=kind&amp;col=param%3Aseed&amp;col=check%3Aodd+%3Cb%3E"
     assert re.search(rf'hx-get="/lab/runs/rows\?[^"]*{re.escape(kept)}', text)
-    assert 'name="col" value="param:seed" checked' in text  # and can be taken away again
+    assert 'name="col" value="param:seed" checked' in text  # and can be removed again
     assert "odd <b>" not in text
     offered = re.findall(r'<option value="((?:param|check):[^"]*)"', text)
     assert {"param:learning_rate", "param:mode", "check:gradient_parity"} <= set(offered)

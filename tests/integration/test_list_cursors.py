@@ -1,4 +1,4 @@
-"""Cursors of a list carry the list they belong to: in any other they are refused, never read as a place there."""
+"""Cursors of a list identify their list: any other list refuses them and never reads them as a place there."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("sort", list(Order))
 def test_cursor_of_other_filters_is_refused(service: Service, sort: Order) -> None:
-    """The place of a run in one list says nothing about another: going on there would leave out runs in silence."""
+    """The position of a run in one list means nothing in another: continuing there would silently skip runs."""
     given = [given_cursor(service, sort=sort.value, **params) for params in FILTERS]
     for mine, cursor in enumerate(given):
         for other, params in enumerate(FILTERS):
@@ -107,7 +107,7 @@ def test_made_up_cursor_is_refused(service: Service, sort: Order) -> None:
 
 
 def test_number_of_an_entry_is_a_place_in_every_log(service: Service) -> None:
-    """Unlike a cursor it says what it means: every entry with a lower number that fits the filters, new ones or not."""
+    """Unlike a cursor its meaning is explicit: every entry with a lower number that matches the filters, new or not."""
     with write_session(service.engine) as session:
         for number in range(12):
             action = "pin" if number % 3 else "unpin"
@@ -120,7 +120,7 @@ def test_number_of_an_entry_is_a_place_in_every_log(service: Service) -> None:
         before = page.json()["next_before"]
         if before is None:
             break
-        with write_session(service.engine) as session:  # between two pages something happens
+        with write_session(service.engine) as session:  # between two pages a change is made
             session.add(AuditEntry(at=now(), actor="walker", action="pin", run_id=99, detail=""))
     assert walked == list(reversed(range(12)))
     newest = service.get("/audit", params={"actor": "walker", "action": "pin", "limit": 1}).json()["next_before"]

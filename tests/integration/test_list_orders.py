@@ -99,7 +99,7 @@ def test_orders_walk_an_index(service: Service, order: Order, index: str) -> Non
 
 
 def plan_of(connection: Connection, query: Select[Any]) -> str:
-    """Return what SQLite says it would do."""
+    """Return SQLite's query plan."""
     compiled = query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
     return " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}"))
 
@@ -146,7 +146,7 @@ def test_page_shows_chosen_columns(service: Service) -> None:
     assert headings == ["Run", "Finished", "Notes"]
     usual = service.http.get("/runs", headers=HTML).text
     assert re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?([^<]+)', usual)[1:4] == ["Verdict", "State", "Kind"]
-    assert "col=finished&amp;col=notes" in text  # the rows that are fetched again keep the columns
+    assert "col=finished&amp;col=notes" in text  # polled rows keep the columns
 
 
 def test_main_check_is_a_column(service: Service) -> None:
@@ -202,6 +202,6 @@ def test_audit_log_is_the_operators(tmp_path: Path) -> None:
                 assert viewer.get(path, headers=HTML).status_code == 403
                 assert (
                     service.http.get(path, headers=HTML).status_code == 403
-                )  # the public reads runs, not who did what
+                )  # the public can read runs, but not the audit log
             assert 'href="/audit"' in shown(operator, "/runs")
             assert 'href="/audit"' not in shown(viewer, "/runs")

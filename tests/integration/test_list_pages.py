@@ -1,4 +1,4 @@
-"""The list page's filters, pins and bulk buttons, and labels edited from pages, as forms and as parts."""
+"""The list page's filters, pins and bulk buttons, and labels edited on pages, as forms and as fragments."""
 
 import re
 from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_refused_label_keeps_what_was_typed(service: Service, runs: dict[str, in
     assert f'value="{typed}"' in part.text
     assert "at most 200 characters" in part.text
     assert 'aria-invalid="true"' in part.text
-    whole = send(service, path, name=typed, shown="name")  # without a script the whole page comes back
+    whole = send(service, path, name=typed, shown="name")  # without a script the whole page is returned
     assert whole.status_code == 422
     assert f'value="{typed}"' in whole.text
     assert "at most 200 characters" in whole.text

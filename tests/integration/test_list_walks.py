@@ -54,7 +54,7 @@ def walk(service: Service, sort: str, between: Between | None = None) -> list[in
 
 
 def walk_pages(service: Service, sort: str) -> list[int]:
-    """Return the runs of a list as somebody sees them who goes on to the next page."""
+    """Return the runs of a list as seen by a person who follows the links to the next page."""
     found: list[int] = []
     address = f"?sort={sort}"
     while address:
@@ -92,7 +92,7 @@ def test_never_started_runs_are_all_there(service: Service) -> None:
 
 @pytest.mark.parametrize("sort", ORDERS)
 def test_changes_on_the_way_skip_and_repeat_nothing(service: Service, sort: str) -> None:
-    """Between two pages the run the cursor stands on is deleted, and five more are recorded."""
+    """Between two pages the run of the cursor is deleted, and five more are recorded."""
     ids = burst(service, 20)
     for number in range(20):
         end = now() - timedelta(hours=number // 3)  # three at a time end at one moment, and take as long
@@ -128,4 +128,4 @@ def test_never_started_run_has_no_duration(service: Service) -> None:
     assert re.search(r"<dt>Started</dt><dd>–</dd>", page)
     assert " after " not in page.split("<dt>Finished</dt>", 1)[1].split("</dd>", 1)[0]
     again = [service.get("/runs").json()["items"][0] for _ in range(2)]
-    assert again[0] == again[1]  # nothing of it grows
+    assert again[0] == again[1]  # no memory growth

@@ -1,4 +1,4 @@
-"""A range of steps over REST: thinned after it is cut, refused where it makes no sense."""
+"""A range of steps over REST: down-sampled after the selection, refused if invalid."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every earlier schema, with data in every table, comes up to the newest without a loss; a newer one is refused."""
+"""Every earlier schema, with data in every table, migrates to the newest without loss; a newer one is refused."""
 
 import json
 import sqlite3
@@ -40,7 +40,7 @@ def config(connection: sa.Connection) -> Config:
 
 
 def old_database(settings: Settings, version: str) -> None:
-    """Make a database of `version`, filled as each version up to it was filled."""
+    """Create a database of `version` with the data of every version up to it."""
     engine = create_database_engine(settings)
     for step in VERSIONS[: VERSIONS.index(version) + 1]:
         with engine.connect() as connection:
@@ -71,11 +71,11 @@ def rows_of(settings: Settings) -> Rows:
 
 
 MOVED = {"stage_attempt": {"shim_pid", "shim_start", "boot_id"}}
-"""Columns whose values are elsewhere in newer schemas; a test of their own says where."""
+"""Columns whose values are elsewhere in newer schemas; a separate test says where."""
 
 
 def lost(before: Rows, after: Rows) -> list[str]:
-    """Return what was in `before` and is not in `after`; further tables and columns are no loss."""
+    """Return what is in `before` but not in `after`; additional tables and columns are not a loss."""
     missing = []
     for table, rows in before.items():
         kept = after.get(table, [])
@@ -156,7 +156,7 @@ def test_upgraded_run_numbers_go_on(tmp_path: Path) -> None:
             "INSERT INTO run (name, pinned, kind, params, launch, state, created_at, gpus, waiting_for, next_event_id,"
             " created_by, deleting) VALUES ('', 0, 'cifar', '{}', '{}', 'queued', '2026-01-01', '[]', '', 1, '', 0)"
         )
-        assert connection.execute("SELECT max(id) FROM run").fetchone() == (10,)  # 9 was given out once
+        assert connection.execute("SELECT max(id) FROM run").fetchone() == (10,)  # 9 was assigned once
     connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Directories whose names mean something in an address, or are long: everything lands inside them and nowhere else."""
+"""Directories with long names or names that are special in URLs: everything is written inside them and nowhere else."""
 
 import subprocess
 from pathlib import Path

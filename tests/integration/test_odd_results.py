@@ -1,4 +1,4 @@
-"""A result of another form than this version writes: told on every page, file and command, never an error of ours."""
+"""A result in a different form than this version writes: reported on every page, file and command, never a crash."""
 
 import sys
 from collections import Counter
@@ -74,7 +74,7 @@ def test_least_result_is_shown_everywhere(service: Service) -> None:
     for place in PLACES:
         found = service.http.get(place.format(small, whole), headers={"Accept": "text/html"})
         assert found.status_code == 200, place
-        assert "10,300" not in found.text, f"{place}: what passed has not used a limit many times"
+        assert "10,300" not in found.text, f"{place}: a passed check has not used its limit many times"
     checks = service.get(f"/runs/{small}/result").json()["checks"]
     assert [(check["relation"], check["strict"], check["unit"]) for check in checks] == [("at_most", False, "")] * 2
     assert "limit 1e-6" in service.http.get(f"/runs/{small}").text
@@ -91,7 +91,7 @@ def test_verdict_must_follow_from_checks(service: Service) -> None:
 
 
 OPENED: list[str] = []
-"""Result files opened by this process since a test cleared it; an audit hook stays for good."""
+"""Result files opened by this process since a test cleared the list; an audit hook cannot be removed."""
 
 
 @pytest.fixture(scope="module")

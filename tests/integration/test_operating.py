@@ -1,4 +1,4 @@
-"""What a monitor sees: readiness with its disk floor, numbers for Prometheus, and a log without secrets."""
+"""Monitoring: readiness with its minimum free disk, numbers for Prometheus, and a log without secrets."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_every_answer_has_a_number(tmp_path: Path) -> None:
 
 
 def asked(url: str) -> httpx.Response | None:
-    """Return the answer to a request with a number, None while nobody listens."""
+    """Return the answer to a request with a number, None while nothing listens."""
     try:
         return httpx.get(url, headers={"X-Request-ID": "seen-by-the-test"}, timeout=60)
     except httpx.TransportError:

@@ -1,4 +1,4 @@
-"""What pages say: whole sentences, titles instead of internal names, one thing in the singular, and no dead ends."""
+"""Texts of pages: full sentences, titles instead of internal names, correct singulars, and no dead ends."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def running_run(service: Service) -> int:
 
 
 def text(service: Service, path: str) -> str:
-    """Return what a page shows, its tags gone and its spaces single."""
+    """Return the text of a page, without tags and repeated spaces."""
     return " ".join(re.sub(r"<[^>]+>", " ", shown(service.http, path)).split())
 
 

@@ -1,4 +1,4 @@
-"""One set of rules for a picture: REST, page, command, model file and training see the same pixels of it."""
+"""One set of rules for pictures: REST, page, command, model file and training see the same pixels."""
 
 import html
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ METADATA: Final[dict[str, tuple[bytes, bytes, int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A service with a model, and files to ask it about."""
+    """A service with a model, and files to classify."""
 
     service: Service
     folder: Path

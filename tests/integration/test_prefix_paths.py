@@ -1,4 +1,4 @@
-"""Behind a path prefix everything is found, whether the proxy strips the prefix or not."""
+"""Behind a path prefix everything works, whether the proxy strips the prefix or not."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The write side of runs on a real database: guarded moves, history, cancel."""
+"""The write side of runs on a real database: guarded state changes, history, cancel."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What ranks use is seen from outside, kept small however long a run, and told by API and page."""
+"""Resource use of ranks is measured from outside, bounded for long runs, and shown by API and page."""
 
 import math
 import subprocess
@@ -44,7 +44,7 @@ RANK = {0: Heard(started=True)}
 
 
 def attempt(root: Path, marker: str = "mine") -> RanksSeen:
-    """Return this worker's look at the one rank of an attempt in `root`."""
+    """Return this worker's sampler of the one rank of an attempt in `root`."""
     plan = AttemptPlan(
         run_id=1,
         stage="train",
@@ -75,7 +75,7 @@ def busy(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 class Sampler:
-    """A run in a database of its own, and samples of one process as its rank 0."""
+    """A run in a separate database, and samples of one process as its rank 0."""
 
     def __init__(self, data_dir: Path) -> None:
         settings = Settings(data_dir=data_dir)
@@ -145,7 +145,7 @@ def test_long_run_stays_small(sampler: Sampler, tmp_path: Path, monkeypatch: pyt
     log, seen = sampler.log(), attempt(tmp_path)
     for turn in range(1500):  # fifty minutes of turns
         if turn == 700:
-            log = sampler.log()  # a worker that took over goes on thinning
+            log = sampler.log()  # a worker that took over continues thinning
         clock[0] += 2.0
         log.tick(RANK, seen.usage)
     moments = [row.at for row in sampler.rows()]

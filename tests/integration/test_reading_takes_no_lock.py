@@ -1,4 +1,4 @@
-"""GET requests take the write lock at most once for what they keep, and answer while another program holds it."""
+"""GET requests take the write lock at most once to store results, and answer while another program holds it."""
 
 import re
 import sqlite3
@@ -24,7 +24,7 @@ ROUTE = re.compile(r"@router\.get\(\s*\"(/[^\"]*)\"")
 TEXT = "notes.txt"
 TREND = "?kind=token-parity&check=gradient_parity"
 ENDLESS = ("/live", "/stream")
-"""Streams: what they read is what the pages read."""
+"""Streams: they read the same data as the pages."""
 ASKED = {
     "/api/v1/compare": "?ids=1,2",
     "/api/v1/retention": "?max_runs=1",
@@ -34,9 +34,9 @@ ASKED = {
     "/runs/{run_id}/preview": f"?name={TEXT}",
     "/trends": TREND,
 }
-"""What a route cannot answer without."""
+"""Required query parameters of routes."""
 EXPECTED = {"/readyz": 503, "/runs/1/resources": 286}
-"""What is not answered with 200 here: there is no worker, and nothing follows in an ended run."""
+"""Routes without a 200 here: there is no worker, and nothing follows in an ended run."""
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_second_reading_takes_no_lock(service: Service, monkeypatch: pytest.Monk
     paths = addresses(service)
     with locks_taken(service.engine) as first:
         statuses(service, paths)
-    assert first, "nothing is kept: the test would notice no lock"
+    assert first, "nothing is stored: the test would not notice a lock"
     taking = []
     for path in paths:
         with locks_taken(service.engine) as taken:
@@ -130,7 +130,7 @@ def test_reading_goes_on_while_the_lock_is_held(service: Service) -> None:
         unread = service.http.get(trends[0])
         ready = service.http.get("/readyz").json()
         refused = service.post("/runs", {"kind": "token-parity"}).status_code
-    # A trend without the runs whose checks are not kept yet would be wrong.
+    # A trend without the runs whose checks are not stored yet would be wrong.
     assert {path: code for path, code in found.items() if code != 200} == EXPECTED | dict.fromkeys(trends, 503)
     assert (unread.status_code, unread.json()["code"]) == (503, "database_unavailable")
     assert ready["code"] == "database_unavailable"
@@ -143,7 +143,7 @@ def test_reading_goes_on_while_the_lock_is_held(service: Service) -> None:
 
 
 class Clock:
-    """A clock that goes on when told."""
+    """A clock that advances only when set."""
 
     def __init__(self) -> None:
         self.time = now()
@@ -178,7 +178,7 @@ def test_ready_says_when_it_looked(service: Service, clock: Clock) -> None:
         second = ask()
         assert second > first
         assert len(taken) == 2
-        clock.advance(-3600)  # the machine's clock was set back: an hour without a look would be the alternative
+        clock.advance(-3600)  # the machine's clock was set back: otherwise there would be no check for an hour
         assert ask() < first
         assert len(taken) == 3
 

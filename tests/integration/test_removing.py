@@ -1,4 +1,4 @@
-"""Removing runs and orphans while others do the same, from folders that resist, and under names nobody foresaw."""
+"""Removing runs and orphans concurrently, from folders that resist, and with unexpected names."""
 
 import errno
 import os
@@ -120,7 +120,7 @@ def test_pin_wins_over_a_policy(engine: Engine, settings: Settings) -> None:
 
 
 def test_closed_folder_is_opened() -> None:
-    root = Path(mkdtemp())  # pytest's own folders are closed to everybody else
+    root = Path(mkdtemp())  # pytest's own folders are closed to other users
     deep = root / "run" / "closed" / "deep"
     deep.mkdir(parents=True)
     (deep / "file").write_bytes(b"x")
@@ -130,7 +130,7 @@ def test_closed_folder_is_opened() -> None:
         os.chown(path, NOBODY if os.geteuid() == 0 else -1, -1, follow_symlinks=False)
     before = os.geteuid()
     if before == 0:
-        os.seteuid(NOBODY)  # no mode keeps root out
+        os.seteuid(NOBODY)  # file modes do not apply to root
     try:
         (root / "run" / "closed").chmod(0)
         with pytest.raises(PermissionError):

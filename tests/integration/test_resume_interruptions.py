@@ -1,4 +1,4 @@
-"""Kills in the worst places and a preemption, one after the other on one training, which must not notice."""
+"""Kills in the worst places and a preemption, in sequence on one training, which must not be affected."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ UPDATES, PATIENCE = 12, 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """One interruption that hit."""
+    """One interruption that took effect."""
 
     attempt: int
     step: int
@@ -34,7 +34,7 @@ class Hit:
 
 
 def stopped_at(run: LocalRun, attempt: int, condition: Callable[[Crumb], bool]) -> tuple[int, Crumb]:
-    """Stop rank 0 where `condition` holds: the position is read again while it stands still. Returns its pid."""
+    """Stop rank 0 where `condition` holds: the position is read again while it is stopped. Returns its pid."""
     path = run.attempt("killed", attempt).breadcrumb(0)
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -49,14 +49,14 @@ def stopped_at(run: LocalRun, attempt: int, condition: Callable[[Crumb], bool]) 
         crumb = read_crumb(path)
         if crumb is not None and condition(crumb):
             return crumb.pid, crumb
-        process.resume()  # it went on between the look and the signal
+        process.resume()  # it continued between the check and the signal
     raise AssertionError(
-        f"rank 0 never came to the place looked for within {PATIENCE} s\n{run.output('killed', attempt)}"
+        f"rank 0 did not reach the expected position within {PATIENCE} s\n{run.output('killed', attempt)}"
     )
 
 
 def kill_ranks(run: LocalRun, attempt: int, condition: Callable[[Crumb], bool]) -> Hit:
-    """Start an attempt and kill both ranks by SIGKILL where rank 0 meets `condition`."""
+    """Start an attempt and kill both ranks with SIGKILL where rank 0 meets `condition`."""
     launcher = run.start("killed", attempt=attempt)
     pid, crumb = stopped_at(run, attempt, condition)
     other = read_crumb(run.attempt("killed", attempt).breadcrumb(1))
@@ -81,7 +81,7 @@ def in_reduction(crumb: Crumb) -> bool:
 
 
 def preempt(run: LocalRun, attempt: int) -> int:
-    """Start an attempt, send SIGTERM to rank 1 alone after update 10, and return the launcher's exit code."""
+    """Start an attempt, send SIGTERM only to rank 1 after update 10, and return the launcher's exit code."""
     launcher = run.start("killed", attempt=attempt)
     path = run.attempt("killed", attempt).breadcrumb(1)
     deadline = time.monotonic() + PATIENCE
@@ -94,7 +94,7 @@ def preempt(run: LocalRun, attempt: int) -> int:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalRun, list[Hit], int]:
-    """Train without a break, then the same in five attempts; return the run, the kills, the preempted exit code."""
+    """Train uninterrupted, then the same in five attempts; return the run, the kills, the preempted exit code."""
     root = tmp_path_factory.mktemp("kills") / "1"
     run = LocalRun.create(root, "resume", "kill", updates=UPDATES, stop_step=6, save_every=3)
     run.stage("continuous")
@@ -123,7 +123,7 @@ def test_kills_hit_the_places(story: tuple[LocalRun, list[Hit], int]) -> None:
 
 def test_next_attempt_takes_newest_valid(story: tuple[LocalRun, list[Hit], int]) -> None:
     run, (backward, _, reduction), _ = story
-    # Killed in the middle of saving update 6, the training goes back to what was whole before.
+    # Killed while saving update 6, the training returns to the previous complete checkpoint.
     assert began_at(run, 2) == backward.step // 3 * 3
     assert began_at(run, 3) == 3
     assert began_at(run, 4) == reduction.step // 3 * 3

@@ -22,7 +22,7 @@ UPDATES, STOP = 6, 3
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
-    """Return a run that was interrupted after update 3 and trained without a break, saving after every update."""
+    """Return a run with an uninterrupted and an interrupted training (after update 3), saved after every update."""
     root = tmp_path_factory.mktemp("origin") / "1"
     run = LocalRun.create(root, "resume", "quick", updates=UPDATES, stop_step=STOP, save_every=1)
     run.stage("interrupted")
@@ -44,7 +44,7 @@ def origin(trained: LocalRun) -> Path:
 
 
 def errors(run: LocalRun) -> list[str]:
-    """Return what every rank failed with."""
+    """Return the error of every rank."""
     run.stage("resumed", expect=1)
     assert not run.paths.checkpoints("resumed").exists()
     return [json.loads(run.attempt("resumed").error(rank).read_text())["last_line"] for rank in range(2)]
@@ -58,7 +58,7 @@ def rewrite(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_stop_is_the_same_state_as_on_the_way(trained: LocalRun, origin: Path) -> None:
-    """Every part of a checkpoint is of its step: it equals that of a training stopped there."""
+    """Every part of a checkpoint belongs to its step: it equals that of a training stopped there."""
     other = step_directory(trained.paths.checkpoints("continuous"), STOP)
     for name in ("shared.pt", "rank0.pt", "rank1.pt"):
         left, right = (torch.load(path / name, weights_only=True) for path in (origin, other))

@@ -1,4 +1,4 @@
-"""The whole audit with two ranks: every stage in processes of its own, then the result."""
+"""The whole audit with two ranks: every stage in its own processes, then the result."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Checkpoints where ranks differ or disagree: two real ranks, every case in one start."""
+"""Checkpoints with ranks that differ or disagree: two real ranks, all cases in one start."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torchrun
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each of the two ranks saw, by case."""
+    """Return the observations of both ranks, by case."""
     run = LocalRun.create(tmp_path_factory.mktemp("ranks") / "1", "resume", "quick")
     stage = StagePlan(name="lab", title="", entry="tests.support.ranks_lab:run", launcher="torchrun")
     run = replace(run, plan=[stage])

@@ -1,4 +1,4 @@
-"""Resuming at two, three and four ranks, several times over, and what breaks it there."""
+"""Resuming at two, three and four ranks, repeatedly, and faults that break it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,9 @@ def test_default_buckets_are_diagnosed(labs: Callable[[int], LocalRun], world_si
     lab = labs(world_size)
     left, right = evidence(lab, "continuous", "default_buckets"), evidence(lab, "resumed", "default_buckets")
     layouts = [side.ranks[0]["sampler"]["layouts"] for side in (left, right)]
-    assert layouts[0][STOP] != layouts[1][STOP]  # a new process begins with another layout than it ended with
+    assert (
+        layouts[0][STOP] != layouts[1][STOP]
+    )  # a new process begins with a different layout than the old one ended with
     found = compare(left, right)
     if world_size == 2:
         assert found.same  # a sum of two terms has one order only

@@ -1,4 +1,4 @@
-"""Sessions end for good when somebody signs out, in every copy of their cookie; wrong tokens are counted."""
+"""Signing out ends a session permanently, in every copy of its cookie; wrong tokens are counted."""
 
 import threading
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def sign_in(service: Service, token: str = OPERATOR) -> Iterator[httpx.Client]:
 
 
 def copy_of(client: httpx.Client) -> dict[str, str]:
-    """Return the header by which somebody else would use a client's session."""
+    """Return the header with which another client would use a client's session."""
     return {"Cookie": f"{cookies.COOKIE}={client.cookies[cookies.COOKIE]}"}
 
 
@@ -88,7 +88,7 @@ def test_signing_in_again_ends_the_session_before(service: Service) -> None:
     with sign_in(service) as client:
         before = copy_of(client)
         assert client.post("/login", data={"token": "wrong"}).status_code == 401
-        assert service.get("/runs", headers=before).status_code == 200  # a slip ends nothing
+        assert service.get("/runs", headers=before).status_code == 200  # a wrong token ends no session
         assert client.post("/login", data={"token": OPERATOR}).status_code == 204
         assert service.get("/runs", headers=before).status_code == 401
         assert client.get("/api/v1/runs").status_code == 200
@@ -110,7 +110,7 @@ def test_signing_out_without_a_session_writes_nothing(service: Service) -> None:
 
 
 def test_cookie_of_an_earlier_version_is_nobodys(service: Service) -> None:
-    """It had a role and nothing to tell sessions apart by: nobody could sign out of it."""
+    """It had a role but no session id: it could not be signed out."""
     signer = service.app.state.sessions._signer()
     for payload in ("operator", ["operator"], ["a", "b", "operator"], [1, "operator"], {"role": "operator"}, None):
         headers = {"Cookie": f"{cookies.COOKIE}={signer.dumps(payload)}"}
@@ -190,8 +190,8 @@ def test_right_tokens_are_never_kept_out(service: Service) -> None:
             client.get("/api/v1/runs", headers=bearer(f"guess {number}"))
         for token in (OPERATOR, VIEWER):
             assert client.get("/api/v1/runs", headers=bearer(token)).status_code == 200
-        assert client.get("/api/v1/runs", headers=bearer("guess")).status_code == 429  # that made nobody forget
-        assert client.get("/api/v1/runs").status_code == 401  # who sends no token guesses nothing
+        assert client.get("/api/v1/runs", headers=bearer("guess")).status_code == 429  # that does not reset the count
+        assert client.get("/api/v1/runs").status_code == 401  # a client without a token does not guess
         assert client.get("/healthz", headers=bearer("guess")).status_code == 200
         assert client.post("/login", data={"token": OPERATOR}).status_code == 204  # counted apart
         assert client.get("/api/v1/runs").status_code == 200
@@ -206,7 +206,7 @@ def test_guesses_count_per_address(service: Service) -> None:
 
 
 def test_restored_database_lets_nobody_back_in(tmp_path: Path) -> None:
-    """A backup does not know who signed out after it was made, so restoring it in place ends every session."""
+    """A backup lacks later sign-outs, so restoring it in place ends every session."""
     made, archive = settings(tmp_path / "data"), tmp_path / "before.tar"
     with running_service(made) as service, sign_in(service) as gone, sign_in(service) as kept:
         ended, held = copy_of(gone), copy_of(kept)

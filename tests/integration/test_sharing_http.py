@@ -1,4 +1,4 @@
-"""What is shared and automated, over the API: JUnit, the page that stands alone, badges, trends, retention."""
+"""Sharing and automation over the API: JUnit, the self-contained page, badges, trends, retention."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -206,7 +206,7 @@ def test_trend_says_how_to_read(client: httpx.Client, engine: Engine, settings: 
 
 
 def test_other_reading_is_no_difference(client: httpx.Client, engine: Engine, settings: Settings) -> None:
-    # Recorded by two versions: the numbers are the run's, how they are read is the kind's.
+    # Recorded by two versions: numbers belong to the run, their interpretation to the kind.
     end_run(engine, settings.runs_dir, make_result(check("same", True, 18, limit=18), check("other", True, 1.5)))
     now_read = check("same", True, 18, limit=18, relation=Relation.EQUAL)
     end_run(engine, settings.runs_dir, make_result(now_read, check("other", True, 1.6)))

@@ -1,4 +1,4 @@
-"""Readers that take a file and stop reading: however many there are, everybody else is answered."""
+"""Readers that request a file and stop reading: any number of them does not block other requests."""
 
 import socket
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def stalled(service: Service, path: str) -> socket.socket:
-    """Return a connection that has asked for a file and read no more than its beginning."""
+    """Return a connection that has requested a file and read only its beginning."""
     place = urlsplit(service.url)
     reader = socket.create_connection((place.hostname, place.port), timeout=20)
     reader.sendall(f"GET /api/v1{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""What the service says about itself over HTTP: status, storage, orphans, pages of deliveries, trends of one preset."""
+"""The service's reports about itself over HTTP: status, storage, orphans, pages of deliveries, trends of one preset."""
 
 from collections.abc import Iterator
 
@@ -32,12 +32,12 @@ def test_status_tells_workers_and_queue(service: Service, monkeypatch: pytest.Mo
     moment = now()
     for module in ("tests.support.keeping_data", "app.runs.workers", "app.status"):
         monkeypatch.setattr(f"{module}.now", lambda: moment)
-    first, second = waiting(service), waiting(service, "1 CPU run is going on")
+    first, second = waiting(service), waiting(service, "1 CPU run is active")
     found = service.get("/status").json()
     assert (found["ready"], [item["code"] for item in found["shortfalls"]]) == (False, ["no_worker"])
     assert [(item["id"], item["position"]) for item in found["queue"]] == [(first, 1), (second, 2)]
     absent = "no worker is running: `ddp-audit worker` starts one"
-    assert [item["why"] for item in found["queue"]] == [absent, f"1 CPU run is going on; {absent}"]
+    assert [item["why"] for item in found["queue"]] == [absent, f"1 CPU run is active; {absent}"]
     assert (found["waiting"], found["running"]) == (2, 0)
     assert found["schema"]["database"] == found["schema"]["program"]
     add_worker(service.engine, silent_seconds=100)
@@ -46,7 +46,7 @@ def test_status_tells_workers_and_queue(service: Service, monkeypatch: pytest.Mo
     found = service.get("/status").json()
     assert found["ready"] is True
     assert [worker["fresh"] for worker in found["workers"]] == [True, False]
-    assert [item["why"] for item in found["queue"]] == ["a worker takes it within a second", "1 CPU run is going on"]
+    assert [item["why"] for item in found["queue"]] == ["a worker takes it within a second", "1 CPU run is active"]
     assert [worker["heartbeat_seconds"] for worker in found["workers"]] == [0, 100]
 
 

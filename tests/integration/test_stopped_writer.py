@@ -1,4 +1,4 @@
-"""A worker stopped inside a write transaction: whoever needs the lock continues it, and nobody who is not a worker."""
+"""A worker stopped inside a write transaction: processes that need the lock continue it, but only workers."""
 
 import os
 import signal

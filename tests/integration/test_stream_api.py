@@ -1,4 +1,4 @@
-"""The stream of a run: everything once, from any place, through its end."""
+"""The stream of a run: everything once, from any position, through its end."""
 
 import threading
 from collections import Counter
@@ -135,7 +135,7 @@ def test_past_the_end_is_no_content(service: Service, ended: int, story: list[Me
 
 
 class Follower(threading.Thread):
-    """Reads a stream in a thread and notes when each message came."""
+    """Reads a stream in a thread and records when each message arrived."""
 
     def __init__(self, service: Service, run_id: int) -> None:
         super().__init__(daemon=True)
@@ -181,7 +181,7 @@ def test_live_run_is_followed_to_its_end(service: Service) -> None:
         follower.wait_for("state", count=3)
     with write_session(service.engine) as session:
         add_events(session, run_id, "train", [{"type": "message", "level": "info", "text": "hello"}])
-    for follower in followers:  # while the run goes on; the benchmark measures how soon
+    for follower in followers:  # while the run is active; the benchmark measures the delay
         follower.wait_for("event")
     write_log(service.settings, run_id, "train", 0, "first\n")
     for follower in followers:
@@ -230,7 +230,7 @@ def test_streams_end_when_the_service_stops(service: Service) -> None:
     with running_service(service.settings) as other:
         follower = Follower(other, run_id)
         follower.wait_for("state")
-    assert follower.ended()  # uvicorn cuts off what has not ended by itself within its grace
+    assert follower.ended()  # uvicorn cuts off streams that have not ended within its grace period
 
 
 def test_left_streams_are_forgotten(service: Service) -> None:
@@ -241,11 +241,11 @@ def test_left_streams_are_forgotten(service: Service) -> None:
         assert service.app.state.live.streams >= 1
 
     def forgotten() -> bool:
-        with write_session(service.engine) as session:  # a stream notices at its next write that its client is gone
+        with write_session(service.engine) as session:  # a stream detects at its next write that its client is gone
             add_events(session, run_id, "train", [{"type": "end"}])
         return not service.app.state.live.streams
 
-    until(forgotten, "the service forgets the stream")
+    until(forgotten, "the service drops the stream")
 
 
 def test_unknown_cursor_is_refused(service: Service, ended: int) -> None:
@@ -255,7 +255,7 @@ def test_unknown_cursor_is_refused(service: Service, ended: int) -> None:
 
 
 def test_cursor_of_other_filters_is_refused(service: Service, ended: int) -> None:
-    """What a filter left out lies before the place of its cursor: read on without it, it would be missing."""
+    """Filtered items are before the position of the cursor: they would be missing when read without the filter."""
     other = add_ended(service, events=3)
     readings: list[tuple[int, dict[str, Any]]] = [
         (ended, {}),

@@ -1,4 +1,4 @@
-"""A tag with a comma stays one tag wherever tags are written or read: pages, API, commands, filters, files."""
+"""A tag with a comma remains one tag wherever tags are written or read: pages, API, commands, filters, files."""
 
 import csv
 import html
@@ -17,7 +17,7 @@ from tests.support.results import make_result
 from tests.support.service import Service, running_service
 
 ODD = ['6" rack', "a, b", "plain"]
-"""As the product keeps them: sorted, each once."""
+"""As the product stores them: sorted, each once."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_launch_with_changes_keeps_tags(service: Service, run_id: int) -> None:
     assert answer.status_code == 303
     again = int(answer.headers["location"].rsplit("/", 1)[1])
     assert tags(service, again) == ODD
-    # Names with commas between, as this page once filled the field: other tags.
+    # Names separated by commas, as this page once filled the field: different tags.
     answer = send(service, "/launch", kind="token-parity", preset="quick", tags=", ".join(ODD))
     assert tags(service, int(answer.headers["location"].rsplit("/", 1)[1])) != ODD
 

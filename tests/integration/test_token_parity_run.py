@@ -128,7 +128,7 @@ def test_loop_mistakes_show_where_they_are(lab: list[dict[str, Any]]) -> None:
     for rank in (0, 1):
         found = lab[rank]["mistakes"]
         assert found["right"] == [right, 1]
-        assert found["forward_outside"] == [right, 3]  # the value cannot tell: only the count does
+        assert found["forward_outside"] == [right, 3]  # the value does not show it: only the count does
         assert found["every"] == [right, 3]
         assert found["bypassed"] == [pytest.approx(float(alone[rank])), 0]
         assert found["hook_sums"][0] == pytest.approx(5.2)
@@ -142,7 +142,7 @@ def test_counter_counts_models_not_buckets(lab: list[dict[str, Any]]) -> None:
             assert {window["bytes"] for window in counters[name]} == {5 * (16 * 16 + 16) * 8}
         assert [window["buckets"] for window in counters["one"]] == [1, 1, 1]
         assert counters["many"][1]["buckets"] > 1  # rebuilt after the first step
-        assert counters["unused"][0]["buckets"] > 1  # several in the first step already
+        assert counters["unused"][0]["buckets"] > 1  # several already in the first step
         assert all(window["seconds"] > 0 for window in counters["many"])
 
 

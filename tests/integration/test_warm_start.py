@@ -1,4 +1,4 @@
-"""A fork of the template is what a new interpreter would be, and whatever becomes of the template, attempts start."""
+"""A fork of the template equals a new interpreter, and attempts start whatever happens to the template."""
 
 import json
 import os
@@ -50,8 +50,8 @@ Path(sys.argv[1]).write_text(json.dumps(seen))
 ENDS = {
     "falls off the end": ("x = 1", 0),
     "exit code": ("import sys; sys.exit(3)", 3),
-    "text": ("import sys; sys.exit('told')", 1),
-    "exception": ("raise ValueError('told')", 1),
+    "text": ("import sys; sys.exit('said')", 1),
+    "exception": ("raise ValueError('said')", 1),
     "signal": ("import os; os.kill(os.getpid(), 9)", -9),
     "term": ("import os; os.kill(os.getpid(), 15)", -15),
     "hard exit": ("import os; os._exit(65)", 65),
@@ -159,7 +159,7 @@ def test_attempts_start_without_the_template(
     seen = look(this, tmp_path, "after")
     assert seen["torch"] is False
     until(lambda: not template.alive)
-    assert not this.warming()  # not tried again at once
+    assert not this.warming()  # no immediate retry
     this.close()
 
 
@@ -187,7 +187,7 @@ def test_template_ends_with_its_worker(tmp_path: Path) -> None:
         worker.kill()
         worker.wait()
         until(lambda: identity is not None and not identity.alive)
-        assert lab.processes(run_id)  # the attempt goes on
+        assert lab.processes(run_id)  # the attempt continues
         lab.cancel(run_id)
         lab.worker()
         assert lab.finished(run_id).state == "cancelled"

@@ -1,4 +1,4 @@
-"""Webhooks against a real receiver: signed, retried, kept, and lost by no crash."""
+"""Webhooks against a real receiver: signed, retried, stored, and not lost in a crash."""
 
 import hashlib
 import hmac
@@ -195,7 +195,7 @@ def test_without_address_nothing_piles_up(engine: Engine, settings: Settings, re
     silent = settings.model_copy(update={"webhook_url": None})
     assert deliver_due(engine, silent) == 0
     assert [item["status"] for item in log_of(engine)] == ["skipped"]
-    assert deliver_due(engine, settings) == 0  # an address set later is not told of the past
+    assert deliver_due(engine, settings) == 0  # an address set later is not notified of the past
     assert receiver.received == []
 
 

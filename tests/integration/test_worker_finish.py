@@ -1,4 +1,4 @@
-"""The end of a run as the worker writes it: verdict and checks in the transaction of the final move, or nothing."""
+"""The end of a run as the worker writes it: verdict and checks in the transaction of the final state, or nothing."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -66,7 +66,7 @@ def test_checks_come_with_the_end(engine: Engine, settings: Settings) -> None:
     assert (rows["gradient_parity"].measured, rows["gradient_parity"].passed) == (3e-8, True)
     assert (rows["odd"].measured, rows["odd"].passed, rows["odd"].title) == ("NaN", None, "half ?")
     assert [row.checks_read for row in stored(engine, RunFacts, run_id)] == [True]
-    assert fill_checks(engine, settings.runs_dir) == 0  # no reader has anything left to do
+    assert fill_checks(engine, settings.runs_dir) == 0  # nothing is left for readers to store
     with read_session(engine) as session:
         assert [item["run_id"] for item in trend(session, "token-parity", "gradient_parity")["items"]] == [run_id]
 

@@ -1,4 +1,4 @@
-"""Rank files into the database: once, in order, whole lines only, with the offset in the same commit."""
+"""Rank files into the database: once, in order, only complete lines, with the offset in the same commit."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from worker.tail import READ_BYTES
 
 
 class Desk:
-    """One run with one attempt, its files and what the database has of them."""
+    """One run with one attempt, its files and their content in the database."""
 
     def __init__(self, data_dir: Path) -> None:
         settings = Settings(data_dir=data_dir)

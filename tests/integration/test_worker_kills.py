@@ -1,4 +1,4 @@
-"""Kills on purpose: they hit living ranks in their training, count only then, and the stage goes on after each."""
+"""Kills on purpose: they hit living ranks during training, count only then, and the stage continues after each."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The supervisor alone: what it reports of a process, whom it ends, and that two never have one attempt."""
+"""The supervisor alone: its report on a process, which processes it ends, and that two never run one attempt."""
 
 import json
 import shutil
