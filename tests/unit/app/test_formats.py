@@ -1,4 +1,4 @@
-"""Numbers, shares, sizes and times as pages write them."""
+"""Numbers, shares, sizes and times as formatted on pages."""
 
 import math
 from typing import Any

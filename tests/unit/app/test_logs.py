@@ -54,7 +54,7 @@ def test_secrets_never_reach_the_log(stream: io.StringIO) -> None:
         structlog.get_logger().exception("failed")
     assert TOKEN not in stream.getvalue()
     assert stream.getvalue().count("[hidden]") == 4
-    assert "abcdef" in stream.getvalue()  # a three-letter token is no reason to tear words
+    assert "abcdef" in stream.getvalue()  # a three-letter token must not garble words
 
 
 def test_traceback_shows_no_variables(stream: io.StringIO) -> None:

@@ -1,4 +1,4 @@
-"""How a group of ranks would run, from what is visible; and that a trial really brings it up."""
+"""How a group of ranks would run, from the visible devices; and that a trial really starts it."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_cuda_without_nccl_falls_short() -> None:
 
 
 def probed(*arguments: str, **environment: str) -> EnvironmentReport:
-    """Return what the probe says; a process of its own, since the trial forks its ranks."""
+    """Return the probe's report; a separate process, since the trial forks its ranks."""
     argv = [sys.executable, "-m", "trainer.probe", "--device", "cpu", *arguments]
     output = subprocess.run(argv, capture_output=True, check=False, env={**os.environ, **environment}, timeout=120)
     return EnvironmentReport.model_validate_json(output.stdout)

@@ -1,4 +1,4 @@
-"""Admission: who starts on what, who waits and why, who is refused with the numbers."""
+"""Admission: which run starts on which devices, which waits and why, and which is refused with the numbers."""
 
 from trainer.contract.placement import Ask, Offer
 from worker.admission import Demand, Refuse, Start, Supply, Wait, admit, resource_of

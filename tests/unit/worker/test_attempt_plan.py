@@ -1,4 +1,4 @@
-"""The plan of an attempt: pure, printable, and without what a job must not see."""
+"""The plan of an attempt: pure, printable, and without secrets."""
 
 import json
 import shlex

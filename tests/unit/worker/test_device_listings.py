@@ -1,4 +1,4 @@
-"""What nvidia-smi and control groups say, read right; and a machine whose probe fails is not a machine without GPUs."""
+"""Output of nvidia-smi and control groups is parsed correctly; a failed probe does not mean a machine without GPUs."""
 
 import os
 import sys

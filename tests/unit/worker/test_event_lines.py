@@ -1,4 +1,4 @@
-"""Event lines: good ones are taken unchanged, all others are kept aside with the reason and their place."""
+"""Event lines: valid ones are stored unchanged, all others are stored as malformed with reason and position."""
 
 import json
 import math

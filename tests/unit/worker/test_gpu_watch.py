@@ -1,4 +1,4 @@
-"""The GPU tool's lines are read as they come; a machine without the tool has no numbers and no error."""
+"""The GPU tool's lines are read as they arrive; a machine without the tool has no numbers and no error."""
 
 import os
 import time

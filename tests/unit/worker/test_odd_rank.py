@@ -1,4 +1,4 @@
-"""Naming the odd rank of a hang: one name, the right one, and none when there is no reason for any."""
+"""Naming the odd rank of a hang: one name, the correct one, and none without evidence."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Facts -> outcome: the culprit is named whatever the others left behind, and every reason has its facts."""
+"""Facts -> outcome: the first failing rank is named whatever the others report, and every reason has its facts."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Processes by pid and start time: none is mistaken for another, none that carries a marker is missed."""
+"""Processes by pid and start time: none is confused with another, and none with a marker is missed."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_zombie_counts_as_gone(start: Start) -> None:
     corpse = this.stat()
     assert corpse is not None
     assert processes.exit_of(corpse.wait_status) == (None, 9)
-    assert not replace(this).alive  # a copy: a type checker holds the first to be alive for good
+    assert not replace(this).alive  # a copy: a type checker assumes that the first is still alive
 
 
 def test_reused_pid_is_another_process(start: Start) -> None:

@@ -18,7 +18,7 @@ ALIVE = {0: RankProcess(alive=True), 1: RankProcess(alive=True)}
 
 
 class Sight:
-    """A handle as far as the watch uses one: it sees what it was given and counts who was asked."""
+    """The part of a handle that the watch uses: returns given ranks and counts requests."""
 
     def __init__(self, processes: Mapping[int, RankProcess] = ALIVE) -> None:
         self._processes, self.asked = processes, 0
@@ -54,7 +54,7 @@ def check(this: Watch, ranks: dict[int, Heard], began: float, sight: Sight | Non
 
 
 def verdict(this: Watch, ranks: dict[int, Heard], sight: Sight | None = None) -> hang.Stop | None:
-    """Look twice: the first look asks for stacks, the second concludes."""
+    """Check twice: the first check requests stacks, the second concludes."""
     sight = sight or Sight()
     first = check(this, ranks, time.time(), sight)
     if this._asked_at is not None:

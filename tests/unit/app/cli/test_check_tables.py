@@ -1,4 +1,4 @@
-"""Tables of checks on the command line say what each number must be."""
+"""Tables of checks on the command line show the requirement of each number."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ READ: list[dict[str, Any]] = [
     {"measured": 0.0235, "limit": 1e-6, "relation": "at_least", "strict": True},
     {"measured": 0.0235, "limit": 1e-6},
 ]
-"""The last as services of an earlier version answer."""
+"""The last one as answered by services of an earlier version."""
 REQUIRED = ["at most 1e-06", "expected 18", "must exceed 1e-06", "limit 1e-06"]
 
 

@@ -1,4 +1,4 @@
-"""Files that commands hand over: whole or not at all, from a service and from inside the process."""
+"""Files written by commands: complete or not at all, from a service and in-process."""
 
 import io
 import sys
@@ -21,7 +21,7 @@ PIECES = 50
 
 
 def api(broken: bool) -> FastAPI:
-    """Return an application whose one file comes in pieces, or breaks off in the middle."""
+    """Return an application whose one file comes in pieces, or is cut short."""
     app = FastAPI()
 
     class Nothing:
@@ -81,7 +81,7 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
 
 
 class Half(BaseHTTPRequestHandler):
-    """Announces more than it gives."""
+    """Announces more than it sends."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -153,7 +153,7 @@ def test_link_is_followed(tmp_path: Path) -> None:
 
 
 class Terminal(io.TextIOWrapper):
-    """Standard output somebody looks at."""
+    """Standard output of a person at a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The help of the command line: every command in one section, nothing cut off at 80 columns, no Python types."""
+"""The help of the command line: every command in one section, nothing truncated at 80 columns, no Python types."""
 
 import re
 
@@ -27,7 +27,7 @@ def test_overview_cuts_nothing_off(capsys: pytest.CaptureFixture[str], monkeypat
     shown = shown.partition("\nRun:\n")[2]
     assert "..." not in shown
     rows = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", shown, re.MULTILINE)
-    assert sorted(name for name, _ in rows) == COMMANDS  # a text that needs two lines would show as a row less
+    assert sorted(name for name, _ in rows) == COMMANDS  # a text that needs two lines would appear as a missing row
     assert all(len(text.split()) >= 2 for _, text in rows)
 
 
@@ -44,6 +44,6 @@ def test_options_say_what_to_write(
 
 
 def test_brief_text_ends_where_sense_does() -> None:
-    assert brief("Remove it; says what became of it.", 50) == "Remove it"
+    assert brief("Remove it; print its outcome.", 50) == "Remove it"
     assert brief("Put a backup, once checked,\n    into a directory.", 20) == "Put a backup"
     assert brief("One line.\n\nMore of it.", 50) == "One line"

@@ -1,4 +1,4 @@
-"""What a command says while its run waits: only reasons that stay, each once."""
+"""Messages of a command while its run waits: only lasting reasons, each once."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def document(why: str | None, state: str = "queued") -> dict[str, object]:
 def test_reason_that_stays_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
     lines.update(document("no worker"))
-    assert capsys.readouterr().err == "run 3 queued\n"  # nobody has to act on a moment
+    assert capsys.readouterr().err == "run 3 queued\n"  # a momentary reason needs no action
     for _ in range(2 * STAYED):
         lines.update(document("the CPU is in use"))
     lines.update(document(None, "starting"))

@@ -1,4 +1,4 @@
-"""Exit codes of ended runs, and parameters as words."""
+"""Exit codes of ended runs, and parameters as `key=value` words."""
 
 from typing import Any
 

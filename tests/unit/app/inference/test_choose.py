@@ -1,4 +1,4 @@
-"""Which model answers: the newest passing cifar run, or the run that was named."""
+"""Choice of the model: the newest passing cifar run, or the named run."""
 
 import asyncio
 from pathlib import Path

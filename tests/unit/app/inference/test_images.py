@@ -1,4 +1,4 @@
-"""Bytes to pixels: every mode and orientation comes out right, and nothing hostile gets through."""
+"""Bytes to pixels: every mode and orientation is decoded correctly, and hostile input is refused."""
 
 import io
 import random
@@ -16,7 +16,7 @@ from tests.support.pictures import AVIF, HEIC, HOSTILE, encoded, exif, frames, p
 from trainer.contract.pixels import UPRIGHT, pixels
 
 LIMIT = 20_000_000
-# Pillow warns about damaged EXIF and the like; the child that decodes does not listen either.
+# Pillow warns about damaged EXIF; the decoding child ignores these warnings too.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -172,7 +172,7 @@ def test_pixel_limit_precedes_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("size", [(65_535, 2), (2, 65_535)])
 @pytest.mark.parametrize("kind", ["PNG", "BMP"])
 def test_side_has_a_limit_too(size: tuple[int, int], kind: str) -> None:
-    """Squeezing a line of ten million pixels takes hundreds of megabytes, though it holds few pixels."""
+    """Resizing a line of ten million pixels takes hundreds of megabytes, although it contains few pixels."""
     assert read(encoded(Image.new("RGB", size, (1, 2, 3)), kind))[0, 0].tolist() == [1, 2, 3]
     longer = (size[0] + (size[0] > 2), size[1] + (size[1] > 2))
     with pytest.raises(ImageRefused, match=f"{longer[0]} x {longer[1]} pixels; a side of at most 65535") as refusal:
@@ -192,7 +192,7 @@ def test_limit_has_no_warning_zone() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
 def test_random_damage_never_escapes(kind: str) -> None:
-    """Flip, cut and splice: a picture or a refusal must come out, never another exception."""
+    """Flip, cut and splice: the outcome is a picture or a refusal, never another exception."""
     draw = random.Random(kind)
     good = encoded(photo(), kind)
     refused = 0
@@ -210,6 +210,6 @@ def test_truncated_files_stay_refused() -> None:
     assert ImageFile.LOAD_TRUNCATED_IMAGES is False
     half = encoded(photo(400, 400), "JPEG")
     half = half[: len(half) // 2]
-    Image.open(io.BytesIO(half)).verify()  # Pillow's own check sees nothing
+    Image.open(io.BytesIO(half)).verify()  # Pillow's own check finds nothing
     with pytest.raises(ImageRefused, match="truncated"):
         read_picture(half, LIMIT)

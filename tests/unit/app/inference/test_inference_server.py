@@ -1,4 +1,4 @@
-"""The prepared model: the numbers of the plain one, whatever the company in the batch."""
+"""The prepared model: the numbers of the plain one, independent of the rest of the batch."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def pictures() -> list[bytes]:
 
 
 def plain_probabilities(model_path: Path, pictures: list[bytes]) -> torch.Tensor:
-    """Return what evaluation during training computes: the plain network on normalised pixels, in FP32."""
+    """Return the output of evaluation during training: the plain network on normalised pixels, in FP32."""
     net = load_model(model_path, from_header).network
     flat = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
     images = flat.view(-1, 32, 32, 3).permute(0, 3, 1, 2).float().div(255)

@@ -1,4 +1,4 @@
-"""Whose code builds a classifier's network: that of the installed kinds, in their order, and never what a file says."""
+"""The code that builds a classifier's network: that of the installed kinds, in order, never from the file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ BUILT: list[ModelHeader] = []
 
 
 class Viewing(nn.Module):
-    """A network that insists on the usual order of pixels in memory, as `view` does."""
+    """A network that requires the default memory order of pixels, as `view` does."""
 
     def __init__(self, outputs: int, width: int = 8) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Viewing(nn.Module):
 
 
 class Breaking(Viewing):
-    """A network that cannot answer."""
+    """A network that always fails."""
 
     def forward(self, images: Tensor) -> Tensor:
         raise RuntimeError(f"no pictures today, whatever their {images.ndim} dimensions")
@@ -55,7 +55,7 @@ def build_nothing(_header: ModelHeader) -> nn.Module:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that makes kinds known by the function that builds their network."""
+    """Return a function that registers kinds by the function that builds their network."""
 
     def install(**networks: str) -> None:
         known = {

@@ -1,4 +1,4 @@
-"""The table of moves: what it allows, and that it refuses everything else."""
+"""The table of state changes: what it allows, and that it refuses everything else."""
 
 import pytest
 

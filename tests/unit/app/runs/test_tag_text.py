@@ -1,4 +1,4 @@
-"""Tags in one field come back as they were, whatever stands in them."""
+"""Tags in one field are restored unchanged, whatever they contain."""
 
 import pytest
 from hypothesis import given

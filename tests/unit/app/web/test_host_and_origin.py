@@ -1,4 +1,4 @@
-"""Hosts and origins as headers spell them."""
+"""Hosts and origins as written in headers."""
 
 import pytest
 from starlette.datastructures import Headers

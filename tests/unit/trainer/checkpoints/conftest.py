@@ -17,7 +17,7 @@ def training() -> SmallTraining:
 
 @pytest.fixture
 def fresh_training() -> Callable[[], SmallTraining]:
-    """Another seed: nothing of the first training is there unless it was restored."""
+    """Another seed: the first training's state is present only if it was restored."""
     return lambda: SmallTraining(seed=99)
 
 

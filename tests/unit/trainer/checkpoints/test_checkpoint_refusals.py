@@ -1,4 +1,4 @@
-"""Foreign checkpoints are refused with the field named; failed saves leave the earlier ones alone."""
+"""Foreign checkpoints are refused with the field named; failed saves do not affect earlier ones."""
 
 import errno
 import os

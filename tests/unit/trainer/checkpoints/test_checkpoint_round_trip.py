@@ -1,4 +1,4 @@
-"""What comes back from a checkpoint, and which parts of it matter: each is left out once."""
+"""Round trips of checkpoints, and the effect of every part: each is left out once."""
 
 import copy
 import pickle
@@ -115,7 +115,7 @@ def test_all_generators_go_on() -> None:
 
 
 class FakeScaler:
-    """As much of a gradient scaler as a checkpoint sees."""
+    """The parts of a gradient scaler that a checkpoint uses."""
 
     def __init__(self, scale: float = 65536.0) -> None:
         self.values = {"scale": scale, "growth_tracker": 0}
@@ -168,7 +168,7 @@ def test_entry_matches_the_file(tmp_path: Path) -> None:
 
 
 class Harmful:
-    """Runs code when it is unpickled without care."""
+    """Runs code when it is unpickled unsafely."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (print, ("must never be printed",))

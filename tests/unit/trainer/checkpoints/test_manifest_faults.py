@@ -126,7 +126,7 @@ def test_removed_while_looked_at(saved: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def named(directory: Path, name: str, size: int = 6) -> None:
-    """Make the manifest list one more file, well sealed."""
+    """Make the manifest list one more file, with a valid seal."""
     found = read_manifest(directory)
     digest = hashlib.sha256(b"secret").hexdigest()
     files = {**found.files, name: manifest.FileEntry(bytes=size, sha256=digest)}

@@ -1,4 +1,4 @@
-"""Files of different steps, trainings, ranks or types in one checkpoint, each with a manifest that fits them."""
+"""Files of different steps, trainings, ranks or types in one checkpoint, each with a matching manifest."""
 
 import shutil
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def saved(store: CheckpointStore, training: SmallTraining) -> Path:
 
 
 def rewrite(file: Path, change: Change) -> None:
-    """Change the content of a file as anybody with torch would, and make the manifest fit."""
+    """Change the content of a file with torch, and make the manifest match."""
     content = torch.load(file, weights_only=True)
     change(content)
     torch.save(content, file)
@@ -70,7 +70,7 @@ def test_whole_checkpoint_under_another_step(saved: Path) -> None:
 
 
 def renew_as(directory: Path, step: int) -> None:
-    """Let the manifest say another step: it is moved to where it can be read first."""
+    """Change the step in the manifest: it is moved to where it can be read first."""
     aside = directory.rename(directory.with_name("aside"))
     renew(aside, step=step)
     aside.rename(directory)
@@ -162,7 +162,7 @@ def test_state_that_was_taken_out(saved: Path, store: CheckpointStore, training:
 
 
 def test_manifest_records_all_state(saved: Path) -> None:
-    """Types and shapes of everything that `torch.load` finds stand in the manifest, and in the file itself."""
+    """Types and shapes of everything that `torch.load` finds are in the manifest, and in the file itself."""
     for name in (SHARED, RANK):
         content = torch.load(saved / "step-0004" / name, weights_only=True)
         stamp = Stamp.model_validate_json(content.pop("stamp").numpy().tobytes())
@@ -183,7 +183,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
 
 
 def test_file_saved_with_another_type(saved: Path, store: CheckpointStore, training: SmallTraining) -> None:
-    """A file that another save wrote narrower, stamp included, is not what the manifest lists."""
+    """A file that another save wrote with a narrower type, including its stamp, does not match the manifest."""
     tensor = "optimizer.0.weight.momentum_buffer"
 
     def resaved(content: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ def test_file_saved_with_another_type(saved: Path, store: CheckpointStore, train
 
 
 class Keeping(SGD):
-    """Keeps its state in the type it was saved in, as an optimizer with wide moments does."""
+    """Keeps its state in the saved type, as an optimizer with wide moments does."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -215,7 +215,7 @@ def narrow_training(kind: type[SGD]) -> tuple[Optimizer, TrainingState]:
 
 @pytest.mark.parametrize("kind", [SGD, Keeping])
 def test_moments_wider_than_weights(store: CheckpointStore, kind: type[SGD]) -> None:
-    """torch's loader gives every moment the type of its parameter: 1.0009765625 would come back as 1.0."""
+    """torch's loader gives every moment the type of its parameter: 1.0009765625 would be restored as 1.0."""
     optimizer, state = narrow_training(kind)
     (parameter,) = state.module.parameters()
     optimizer.state[parameter]["momentum_buffer"] = torch.tensor([[1.0009765625]])

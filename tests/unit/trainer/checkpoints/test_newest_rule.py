@@ -1,4 +1,4 @@
-"""The newest checkpoint has the highest step: it is not the latest, not the last by name, and no foreign folder."""
+"""The newest checkpoint has the highest step: not the latest, not the last by name, and not a foreign folder."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from trainer.contract.paths import RunPaths
 from worker import facts
 
 LATER = 1e9
-"""The clock went back: the older a checkpoint of `run` is, the later it seems to be."""
+"""The clock was set back: the older a checkpoint of `run` is, the later it appears to be."""
 FOREIGN = (
     "step-10000.tmp",
     "step-best",
@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def newest_everywhere(run: Path) -> set[str | None]:
-    """Return what each part of the product takes for the newest checkpoint of a run."""
+    """Return the newest checkpoint of a run according to each part of the product."""
     found, _ = newest_valid(run / "checkpoints")
     of_run, _ = newest_of_run(run)
     return {
@@ -139,7 +139,7 @@ def test_save_replaces_every_spelling(store: CheckpointStore, training: SmallTra
 
 
 def test_stage_at_work_comes_first(tmp_path: Path) -> None:
-    """Steps of two trajectories of one run say nothing about which is newer; the stage that was at work does."""
+    """Steps of two trajectories of one run do not show which is newer; the last active stage does."""
     add_checkpoint(tmp_path / "continuous" / "checkpoints", 20, LATER)
     add_checkpoint(tmp_path / "resumed" / "checkpoints", 12)
     damaged = add_checkpoint(tmp_path / "resumed" / "checkpoints", 15, LATER)

@@ -1,4 +1,4 @@
-"""A save is of the step it is named after: a training that goes on meanwhile is noticed, with both numbers."""
+"""A save contains the step it is named after: training during the save is detected, with both numbers."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ PATIENCE = 30.0
 
 
 class SlowWriter:
-    """Saves in a thread and stands still in the middle of it until told to go on."""
+    """Saves in a thread and pauses in the middle until released."""
 
     def __init__(self, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.failure = store, ""
@@ -36,7 +36,7 @@ class SlowWriter:
         monkeypatch.setattr(content_module, "write_tensors", slowly)
 
     def save(self, step: int, state: TrainingState, meanwhile: Callable[[], Any]) -> str:
-        """Save `step` while `meanwhile` happens, and return how the save failed."""
+        """Save `step` while `meanwhile` runs, and return the error of the save."""
         thread = threading.Thread(target=self._save, args=(step, state))
         thread.start()
         assert self.began.wait(PATIENCE)
@@ -113,7 +113,7 @@ def test_count_goes_on_after_a_load(store: CheckpointStore, training: SmallTrain
 
 
 def test_left_out_steps_are_fine(store: CheckpointStore, training: SmallTraining) -> None:
-    """A gradient scaler leaves out the optimizer's step of an update whose gradients are infinite."""
+    """A gradient scaler skips the optimizer's step of an update with infinite gradients."""
     training.train(3)
     store.save(3, training.state, {})
     training.train(4)

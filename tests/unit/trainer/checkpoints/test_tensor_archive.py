@@ -1,4 +1,4 @@
-"""Tensor files looked at without torch: the types are torch's own, and a damaged file is an answer, not a crash."""
+"""Tensor files read without torch: the types are torch's own, and a damaged file is reported, not a crash."""
 
 import io
 import random
@@ -82,7 +82,7 @@ def test_other_files_are_no_archives(tmp_path: Path, data: bytes) -> None:
 
 
 def test_damage_is_an_answer(tmp_path: Path) -> None:
-    """Whatever bytes a file has, reading its stamp gives one, or says that it has none."""
+    """For any bytes of a file, reading its stamp returns one, or reports that there is none."""
     path = tmp_path / "shared.pt"
     stamped_file(path, 4, None)
     assert read_stamp(path).step == 4

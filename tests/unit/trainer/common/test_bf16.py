@@ -1,4 +1,4 @@
-"""BF16 is used where the processor multiplies in it: by its instructions, or measured where they are not listed."""
+"""BF16 is used if the processor supports it: by its instructions, or measured if they are not listed."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture(scope="module")
 def found() -> list[dict[str, Any]]:
-    """What each rank got."""
+    """The results of each rank."""
     argv = [sys.executable, "-m", "tests.support.collectives_lab"]
     output = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True, timeout=180).stdout
     answers: list[dict[str, Any]] = json.loads(output)

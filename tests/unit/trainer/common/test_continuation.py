@@ -1,4 +1,4 @@
-"""When a training loop saves, when it leaves, and where it goes on, in one process."""
+"""When a training loop saves, when it stops, and where it continues, in one process."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def make(tmp_path: Path, training: SmallTraining) -> Make:
 
 
 def loop(run: Continuation, training: SmallTraining, *, due: int = -1, term_after: int = -1) -> bool:
-    """Train to the end; True when told to leave early."""
+    """Train to the end; True if it was stopped early."""
     while training.step < LAST:
         training.train(training.step + 1)
         if training.step == term_after:
@@ -94,7 +94,7 @@ def test_term_saves_and_leaves(make: Make, training: SmallTraining, tmp_path: Pa
 def test_second_term_while_leaving(make: Make, training: SmallTraining, term_after: int) -> None:
     with make() as run:
         loop(run, training, term_after=term_after)
-    # The launcher's own SIGTERM must not end a rank that has saved; one that was not asked to leave ends by it.
+    # The launcher's own SIGTERM must not end a rank that has saved; a rank that was not asked to stop ends by it.
     expected = signal.SIG_DFL if term_after == -1 else signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) == expected
 
@@ -118,6 +118,6 @@ def test_damaged_own_checkpoints_stop(make: Make, training: SmallTraining, tmp_p
     elsewhere = tmp_path / "elsewhere" / "step-0007"
     shutil.copytree(tmp_path / "checkpoints" / "step-0007", elsewhere)
     (tmp_path / "checkpoints" / "step-0007" / "rank0.pt").unlink()
-    # Going back to the origin in silence would lose work that somebody believes to be saved.
+    # Silently returning to the origin would lose work that is believed to be saved.
     with make() as run, pytest.raises(CheckpointDamaged, match=r"step-0007: rank0\.pt is missing"):
         run.restore(elsewhere)

@@ -16,7 +16,7 @@ LABELS = torch.randint(0, CLASSES - 1, (SAMPLES,), generator=GENERATOR)  # the l
 
 
 class Sums:
-    """Adds up what simulated ranks hand in, call by call."""
+    """Adds up the contributions of simulated ranks, call by call."""
 
     def __init__(self, ranks: int) -> None:
         self.handed: list[list[list[Any]]] = [[] for _ in range(ranks)]

@@ -1,4 +1,4 @@
-"""Failures of the machine, as the texts a person reads."""
+"""Failures of the machine, as readable texts."""
 
 import pytest
 import torch

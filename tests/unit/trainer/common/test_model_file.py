@@ -1,4 +1,4 @@
-"""Model files: what is written comes back bit for bit, and nothing else is taken for a model."""
+"""Model files: written models are restored bit for bit, and nothing else is accepted as a model."""
 
 from collections.abc import Callable
 from pathlib import Path

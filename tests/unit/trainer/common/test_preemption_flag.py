@@ -36,7 +36,7 @@ def _terminated(body: str) -> tuple[int, str]:
 
 
 def test_acknowledged_request_is_left_alone() -> None:
-    # The watcher ends without ending the process; had it not heard, it would be joined until it does.
+    # The watcher ends without ending the process; otherwise the join would wait until it does.
     assert _terminated(LOOP) == (0, "left True\n")
 
 
@@ -48,7 +48,7 @@ def test_blocked_rank_gives_up_by_itself() -> None:
 
 
 class Acknowledged(threading.Event):
-    """Notes how long somebody was ready to wait, and is acknowledged at once."""
+    """Records the timeout of a wait, and is acknowledged at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_long_turns_are_given_time(monkeypatch: pytest.MonkeyPatch, turn: float,
     monkeypatch.setattr("trainer.common.preemption.time.monotonic", lambda: time[0])
     with PreemptionFlag(patience=0.3) as flag:
         noted = flag._acknowledged = Acknowledged()
-        for seconds in (0.0, turn, 0.01):  # a short turn after a long one takes nothing away
+        for seconds in (0.0, turn, 0.01):  # a short turn after a long one does not reduce it
             time[0] += seconds
             flag.turned()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -85,7 +85,7 @@ def test_stuck_rank_gives_up_after_its_longest_turn() -> None:
         [sys.executable, "-c", WAITING.format(body=body)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 143
-    assert "gave up after 1 s" in done.stderr  # twice the turn of half a second, not the 0.3 s asked for
+    assert "gave up after 1 s" in done.stderr  # twice the turn of half a second, not the requested 0.3 s
 
 
 def test_no_signal_leaves_no_trace() -> None:

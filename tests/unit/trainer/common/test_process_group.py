@@ -1,4 +1,4 @@
-"""What a rank refuses before it joins a group, and what it says first."""
+"""Refusals of a rank before it joins a group, and its first event."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from trainer.common.failures import DeviceMapError, GroupInitError, WorldSizeErr
 
 @pytest.fixture(autouse=True)
 def _process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the test process's own parent-death signal and torch's global policy alone."""
+    """Do not change the test process's parent-death signal and torch's global policy."""
     monkeypatch.setattr("trainer.common.process.die_with_parent", lambda: None)
     threads = torch.get_num_threads()
     yield

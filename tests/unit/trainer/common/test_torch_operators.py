@@ -1,4 +1,4 @@
-"""The unnamed operators of torch that are used are still there, do what they did, and are done without if they go."""
+"""The private torch operators in use still exist and behave as before, and the code works without them."""
 
 import pytest
 import torch

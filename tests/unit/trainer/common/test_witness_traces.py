@@ -1,4 +1,4 @@
-"""Reading all-reduce events out of profiler traces, for both backends and their ways of writing them."""
+"""Reading all-reduce events from profiler traces, for both backends and their notations."""
 
 from typing import Any
 

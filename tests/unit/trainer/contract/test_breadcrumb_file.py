@@ -1,4 +1,4 @@
-"""The breadcrumb: readable at every moment, also after its rank was killed while writing or stopped."""
+"""The breadcrumb: readable at any time, even after its rank was killed while writing or stopped."""
 
 import os
 import signal
@@ -89,7 +89,7 @@ while True:
         for _ in range(2000):
             found = read_crumb(path)
             assert found is not None
-            if found.phase != "start":  # the writer stands anywhere, in the middle of a write too
+            if found.phase != "start":  # the writer may be stopped anywhere, even in the middle of a write
                 assert (found.phase, found.operation) == (f"phase {found.step}", f"operation {found.step}")
         for _ in range(200):
             process.send_signal(signal.SIGSTOP)

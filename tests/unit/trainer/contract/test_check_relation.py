@@ -1,4 +1,4 @@
-"""How a check is to be read: what passes fits its relation, and results without a relation are read as before."""
+"""The relation of checks: passed checks satisfy it, and results without a relation are read as before."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_what_passes_fits(relation: Relation, strict: bool, right: float, wrong:
     assert check(right, 1.0, relation=relation, strict=strict).passed
     with pytest.raises(ValidationError, match=f"c passed, but measured {wrong} is not "):
         check(wrong, 1.0, relation=relation, strict=strict)
-    # What failed or is open may have numbers that fit: its detail says why.
+    # Failed or unjudged checks may have numbers that satisfy it: their detail says why.
     for passed in (False, None):
         assert check(right, 1.0, passed=passed, relation=relation, strict=strict).fits
         assert check(wrong, 1.0, passed=passed, relation=relation, strict=strict).fits is False
@@ -76,7 +76,7 @@ def test_unknown_relation_is_refused() -> None:
 
 
 def test_old_result_is_read_as_before(tmp_path: Path) -> None:
-    # A negative control as earlier versions wrote it: far above its limit, passed, and nothing says that it should be.
+    # A negative control as earlier versions wrote it: far above its limit, passed, without a relation.
     document = make_result().model_dump(mode="json")
     document["checks"] = [
         {"name": "negative_control", "title": "Rejected", "passed": True, "measured": 0.02, "limit": 1e-6}
@@ -95,7 +95,7 @@ def test_old_result_is_read_as_before(tmp_path: Path) -> None:
 
 
 def test_saving_states_only_what_was_given(tmp_path: Path) -> None:
-    # A kind that says no relation must not have one put into its mouth: its control could then not be read again.
+    # A kind without relations must not get one assigned: its control could then not be read again.
     path = tmp_path / "result.json"
     silent = make_result(
         check(0.02, 1e-6), check(3e-8, 1e-6, relation=Relation.AT_MOST).model_copy(update={"name": "d"})

@@ -1,4 +1,4 @@
-"""Faults of values say what a value must be and what it was, in the same few words everywhere."""
+"""Errors of values state the requirement and the given value, in the same words everywhere."""
 
 from typing import Annotated, Any, Literal
 

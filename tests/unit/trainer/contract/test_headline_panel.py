@@ -1,4 +1,4 @@
-"""The panel a result begins with: one of its own, chosen by what did not pass, and absent in older results."""
+"""The headline panel of a result: one of its panels, chosen by failed checks, and absent in older results."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Scans of a JPEG: those of its first picture count, however they are wrapped, and no others."""
+"""Scans of a JPEG: only those of its first picture count, in any wrapping."""
 
 import io
 
@@ -25,7 +25,7 @@ def with_segment(data: bytes, content: bytes, at: int = 2) -> bytes:
 
 
 def test_pictures_behind_the_first_do_not_count() -> None:
-    """Eleven progressive pictures of ten scans each: the file has 110, what is decoded has ten."""
+    """Eleven progressive pictures of ten scans each: the file has 110, the decoded picture has ten."""
     several, first = multi_picture(11)
     assert several.count(SCAN) == 110 > MAX_JPEG_SCANS
     assert jpeg_scans(several) == jpeg_scans(first) == 10
@@ -58,7 +58,7 @@ def test_too_many_scans_are_refused_wherever_the_end_seems_to_be() -> None:
     ):
         with pytest.raises(PictureRefused, match="more than 100 scans"):
             read(data)
-    for behind in (bomb, bytes(2) + bomb[2:]):  # the second has no start that would be taken for a segment
+    for behind in (bomb, bytes(2) + bomb[2:]):  # the second has no start that would be read as a segment
         assert read(first + behind).pixels == read(first).pixels
 
 

@@ -1,4 +1,4 @@
-"""What a kind may say of itself, which sayings cannot work, and which kind comes first."""
+"""Valid and invalid specifications of kinds, and the order of kinds."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from trainer.contract.params import CommonParams
 
 
 class GuestParams(CommonParams):
-    """Parameters of a kind from elsewhere."""
+    """Parameters of a third-party kind."""
 
     data: str = "made"
 
@@ -49,7 +49,7 @@ class Point:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Return a function that installs kinds beside those of the product, for one test."""
+    """Return a function that installs kinds in addition to the product's, for one test."""
 
     def install(*specs: object) -> None:
         points = [Point(f"guest.params:KIND_{number}", spec) for number, spec in enumerate(specs)]

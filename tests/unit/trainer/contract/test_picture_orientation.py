@@ -1,4 +1,4 @@
-"""Which orientation of a picture counts: 1 to 8 in EXIF, else in XMP; nonsense and damage count as untagged."""
+"""The orientation of a picture: 1 to 8 in EXIF, else in XMP; invalid and damaged values count as untagged."""
 
 import io
 import random
@@ -24,7 +24,7 @@ def shows(data: bytes, upright: Image.Image) -> bool:
 
 
 def test_turns_are_told_apart() -> None:
-    """The right value below is no coincidence: all eight ways to see the picture differ."""
+    """The correct value below is not a coincidence: all eight orientations of the picture differ."""
     seen = {pixels(tagged("PNG", value=value).upright).tobytes() for value in range(1, 9)}
     assert (len(seen), len(UPRIGHT)) == (8, 7)
 
@@ -57,7 +57,7 @@ def test_exif_comes_first(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("value", [60, 65535, 8000])
 def test_library_pattern_is_not_used(value: int) -> None:
-    """What Pillow itself reads out of such a packet would turn the picture."""
+    """The value that Pillow itself reads from such a packet would rotate the picture."""
     with Image.open(io.BytesIO(tagged("PNG", xmp=attribute(value)).data)) as image:
         assert image.getexif()[0x0112] == int(str(value)[0])
     made = tagged("PNG", xmp=attribute(value))

@@ -1,4 +1,4 @@
-"""Evaluation counts each token once, at any number of ranks, and leaves training alone."""
+"""Evaluation counts each token once, at any number of ranks, and does not affect training."""
 
 from pathlib import Path
 

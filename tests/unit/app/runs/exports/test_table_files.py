@@ -1,4 +1,4 @@
-"""Tables as CSV and Parquet: types, null beside NaN, empty tables, formulas, and memory that does not grow."""
+"""Tables as CSV and Parquet: types, null and NaN, empty tables, formulas, and memory that does not grow."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Checks in words: what a limit demands, how much of it was used, and how far a number is from it."""
+"""Checks in words: the requirement of a limit, the share used, and the distance from it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def check(
         (check(0.5, 0, "at_least", strict=True), "must exceed 0"),
         (check(3e-8, 1e-6), "at most 1e-6"),
         (check(2e-6, 1e-6, "at_most", passed=False), "at most 1e-6"),
-        # Passed far above its limit, as negative controls of earlier versions did: no word that would be wrong.
+        # Passed far above its limit, as negative controls of earlier versions did: no misleading words.
         (check(0.0235, 1e-6), "limit 1e-6"),
         (check(0.0235, 1e-6, "at_most"), "limit 1e-6"),
         (check("NaN", 1e-6, "at_most", passed=None), "at most 1e-6"),
@@ -58,7 +58,7 @@ def test_limit_in_a_sentence() -> None:
         (check(5e-7, 1e-6, "at_most"), 0.5),
         (check(5e-7, 1e-6), 0.5),
         (check(3e-6, 1e-6, "at_most", passed=False), 3.0),
-        (check(0.0235, 1e-6), None),  # passed: nobody used 23,500 times a limit and passed
+        (check(0.0235, 1e-6), None),  # passed: no check uses 23,500 times its limit and passes
         (check(18, 18, "equal"), None),
         (check(0.0235, 1e-6, "at_least", strict=True), None),
         (check(0, 0, "at_most"), None),

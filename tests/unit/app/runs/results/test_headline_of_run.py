@@ -1,4 +1,4 @@
-"""Which check stands for a run in the list."""
+"""The main check of a run in the list."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which module judges a stored run again."""
+"""The module that repeats the verdict of a stored run."""
 
 from pathlib import Path
 

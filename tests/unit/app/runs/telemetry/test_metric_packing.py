@@ -1,4 +1,4 @@
-"""Packed metric points: every kind of number comes back as itself."""
+"""Packed metric points: every kind of number is restored unchanged."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The cursor of a stream: what goes in comes out, and nothing else is taken."""
+"""The cursor of a stream: encoding is reversible, and anything else is refused."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Curves overlaid, confusion matrices with their difference, and Markdown that cannot break out of its cells."""
+"""Overlaid curves, confusion matrices with their difference, and Markdown escaped in its cells."""
 
 from typing import Any
 
@@ -22,7 +22,11 @@ def test_each_run_has_its_colour() -> None:
     assert panel["lines"][0]["dash"] != panel["lines"][1]["dash"]
     assert panel["lines"][0]["dash"] != panel["lines"][2]["dash"]
     (view,) = panel_views([panel])
-    assert [len(curve.pieces) for curve in view.view.curves] == [1, 0, 1]  # other steps of another run cut no line
+    assert [len(curve.pieces) for curve in view.view.curves] == [
+        1,
+        0,
+        1,
+    ]  # different steps of another run break no line
 
 
 SERIES = {

@@ -1,4 +1,4 @@
-"""Charts drawn by the server: round ticks, gaps at values that are no number, and logarithmic counts."""
+"""Charts drawn by the server: round ticks, gaps at non-finite values, and logarithmic counts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The chart of a check over runs, and what is said about the newest run."""
+"""The chart of a check over runs, and the summary of the newest run."""
 
 from typing import Any
 
@@ -128,11 +128,11 @@ def test_limit_is_called_by_what_it_is() -> None:
 
 
 def test_old_rows_claim_nothing_wrong() -> None:
-    # Recorded before checks said how they are read: a control that passed at twenty times what was then its limit.
+    # Recorded before checks had a relation: a control that passed at twenty times its limit.
     old = [item(1, 2.0, limit=0.1, passed=True), item(2, 2.0, limit=0.1, passed=True)]
     found, chart = reading(old), trend_chart(old)
     assert found.title == "The newest, run 2, passes"
     assert "limit 0.1" in chart.points[0].title
     assert not any("times" in text or "%" in text for text in (found.title, found.text, chart.points[0].title))
     mixed = reading([*old, *controls(0.3)])
-    assert mixed.css == "pass", "old rows are no margins to compare with"
+    assert mixed.css == "pass", "old rows are not margins to compare with"

@@ -1,4 +1,4 @@
-"""A form out of a schema: what a field offers, and typed text back into values."""
+"""Forms from a schema: the fields, and typed text converted to values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Bytes as people type them."""
+"""Typed amounts of bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Captured output as lines of a page: every line once, none torn, whatever bytes it has."""
+"""Captured output as lines of a page: every line once, none torn, for any bytes."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_page_and_stream_share_no_line(tmp_path: Path) -> None:
 
 
 def counted(lines: list[LogLine]) -> tuple[int, int, int]:
-    """Return lines shown, lines the notes stand for, bytes nobody counted."""
+    """Return shown lines, lines represented by notes, and uncounted bytes."""
     shown_lines = sum(not line.is_note for line in lines)
     return shown_lines, sum(line.left_lines for line in lines), sum(line.left_bytes for line in lines)
 

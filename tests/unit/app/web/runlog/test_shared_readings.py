@@ -1,4 +1,4 @@
-"""Readers of a run's page who stand at one place share a reading; nobody gets another's."""
+"""Readers of a run's page at the same position share a reading; different positions do not."""
 
 import asyncio
 from typing import Any

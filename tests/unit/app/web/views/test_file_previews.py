@@ -1,4 +1,4 @@
-"""Files of a run as a page shows them: in order where they are what their names say, as plain text where not."""
+"""Previews of a run's files: formatted if they match their names' types, else as plain text."""
 
 from pathlib import Path
 

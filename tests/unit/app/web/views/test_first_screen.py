@@ -1,4 +1,4 @@
-"""What a run's page begins with: the panel a result names, the checks that decide, and what a run does now."""
+"""The first screen of a run's page: the headline panel, the decisive checks, and the current activity."""
 
 from typing import Any, TypeVar
 

@@ -1,4 +1,4 @@
-"""Judgements on counts: right facts pass, and each fault fails the check it belongs to with a text that names it."""
+"""Checks of counts: correct facts pass, and each fault fails its check with a text that names it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Images on their way to the network: seeded splits, crops and flips, normalisation, digests of what was drawn."""
+"""Input images of the network: seeded splits, crops and flips, normalisation, digests of draws."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The network of the cifar kind: its size, its modes, and recomputation that leaves no trace."""
+"""The network of the cifar kind: its size, its modes, and recomputation without side effects."""
 
 import copy
 

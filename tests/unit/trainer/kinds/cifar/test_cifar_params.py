@@ -1,4 +1,4 @@
-"""Parameters of the kind: the recipe's figures follow from them, and what cannot work is refused with numbers."""
+"""Parameters of the kind: the recipe's figures follow from them, and invalid combinations are refused with numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Data sources: what is missing or damaged is refused before a run is recorded, naming the file and the remedy."""
+"""Data sources: missing or damaged ones are refused before a run is recorded, naming the file and the remedy."""
 
 import hashlib
 import pickle
@@ -119,7 +119,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served() -> Iterator[Callable[[Path], str]]:
-    """Serves folders on the loopback interface; torchvision's downloader wants a length, which a file URL has not."""
+    """Serves folders on the loopback interface; torchvision's downloader needs a length, which file URLs lack."""
     servers: list[ThreadingHTTPServer] = []
 
     def serve(folder: Path) -> str:
@@ -136,7 +136,7 @@ def served() -> Iterator[Callable[[Path], str]]:
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Callable[[Path], str]) -> Path:
-    """A small archive of the official layout, and torchvision told that its checksums are the right ones."""
+    """A small archive in the official layout, with torchvision configured to accept its checksums."""
     folder = tmp_path / "made" / CIFAR10_FOLDER
     folder.mkdir(parents=True)
     generator = np.random.default_rng(3)

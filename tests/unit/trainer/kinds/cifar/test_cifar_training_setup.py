@@ -1,4 +1,4 @@
-"""What a rank sets up before training: precision by what the device can do, and which checkpoints fit."""
+"""Training setup of a rank: precision by the device's capabilities, and compatible checkpoints."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The repeated audit reads the artifacts alone: sound ones pass, and every tampered one is told with its path."""
+"""The repeated audit reads only the artifacts: valid ones pass, and every tampered one is reported with its path."""
 
 import json
 import zipfile
@@ -20,7 +20,7 @@ PARAMS = parameters(mode="both")
 
 @pytest.fixture
 def stored(tmp_path: Path) -> RunPaths:
-    """A run's folder with `config.json` and sound artifacts, and nothing else."""
+    """A run's folder with `config.json` and valid artifacts, and nothing else."""
     paths = RunPaths(tmp_path / "1")
     config = RunConfig(
         run_id=1,

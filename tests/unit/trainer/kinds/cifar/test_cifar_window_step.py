@@ -1,4 +1,4 @@
-"""One accumulation window and one evaluation in a group of one: means of means, honest losses, no side effects."""
+"""One accumulation window and one evaluation in a group of one: means of means, correct losses, no side effects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_window_has_whole_batch_gradient(mode: str, group: Group) -> None:
     loss_sum, correct = trained.run(batches())
     expected, loss, right = whole_batch_gradient()
     assert torch.allclose(gradient(trained), expected, rtol=1e-10, atol=1e-14)
-    # The displayed loss is that of the images, not the divided one that is back-propagated.
+    # The displayed loss is that of the images, not the divided loss that is back-propagated.
     assert float(loss_sum) / (PARTS * SIZE) == pytest.approx(loss, rel=1e-12)
     assert int(correct) == right
 

@@ -1,4 +1,4 @@
-"""Classes of a folder source: folder names, sorted; what looks alike or is nobody's is told apart or refused."""
+"""Classes of a folder source: folder names, sorted; look-alike and foreign names are distinguished or refused."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_class_numbers_follow_sorted_names(tmp_path: Path) -> None:
 
 
 def test_class_missing_in_test_is_named(tmp_path: Path) -> None:
-    """Counted by place, every class behind the missing one would take its neighbour's number."""
+    """Counted by position, every class after the missing one would get its neighbour's number."""
     fill(tmp_path, ANGLES, ["0", "90", "270"])
     assert "only in train ['180'], only in test none; both need the same folders" in problems(tmp_path)["data"]
     save(tmp_path / "mine" / "test" / "180" / "0.png", 1)
@@ -128,7 +128,7 @@ def test_name_of_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_unreadable_folder_is_refused(tmp_path: Path) -> None:
-    """A link that leads to itself can be neither listed nor asked what it is."""
+    """A link to itself can be neither listed nor inspected."""
     source = fill(tmp_path, ["cat", "dog"])
     (source / "train" / "horse").symlink_to("horse")
     assert "mine/train/horse cannot be read" in problems(tmp_path)["data"]

@@ -21,7 +21,7 @@ LIMIT = 20_000_000
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where a picture is added to a sound source: the last one that a look would reach."""
+    """Path of a picture added to a valid source: the last one that a check would reach."""
     return fill(tmp_path, ["cat", "dog"]) / "test" / "dog" / "9.png"
 
 
@@ -41,7 +41,7 @@ TOO_LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_large_picture_is_named_without_decoding(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time is left to decode a single picture, and the last one of the source is refused all the same."""
+    """No time is left to decode a single picture, but the last one of the source is still refused."""
     make, words = TOO_LARGE[name]
     monkeypatch.setattr(preflight, "DECODE_SECONDS", -1.0)
     found = refusal(place, make())
@@ -85,7 +85,7 @@ def test_unreadable_picture_is_named(content: bytes, place: Path, monkeypatch: p
 
 
 def test_foreign_format_is_told(place: Path) -> None:
-    """A classifier would refuse it too: what a model learned from, it can be asked about."""
+    """A classifier would refuse it too: every training picture can also be classified."""
     assert "the file is of type TIFF; accepted are PNG, JPEG, GIF, WebP and BMP" in refusal(
         place, encoded(photo(), "TIFF")
     )

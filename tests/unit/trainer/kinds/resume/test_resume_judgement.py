@@ -1,4 +1,4 @@
-"""Differences, their diagnosis and the checks, on made-up trajectories."""
+"""Differences, their diagnosis and the checks, on synthetic trajectories."""
 
 import math
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ def test_checks_say_how_they_are_read() -> None:
 
 
 def test_fault_without_numbers_is_noticed() -> None:
-    # Generators differ and no number that is compared does: noticed, and no difference is claimed.
+    # Generators differ but no compared number does: detected, and no difference is reported.
     twins = {fault: change(make_evidence(fault), start=start, amount=0.5) for fault, start in STARTS.items()}
     twins[RNG_FAULT] = change(edit("rng"), start="rng")
     found = {check.name: check for check in checks(judged(twins=twins))}

@@ -1,4 +1,4 @@
-"""Kills as they are put together from the worker's list and the next attempt's events."""
+"""Kills, combined from the worker's list and the next attempt's events."""
 
 import json
 from pathlib import Path

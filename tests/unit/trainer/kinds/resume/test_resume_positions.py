@@ -1,4 +1,4 @@
-"""Where the data goes on after a stop at any update: nothing twice, nothing skipped."""
+"""The position in the data after a stop at any update: nothing repeated, nothing skipped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Component by component: the limit, NaN, every rank, and that averaging ranks would hide what this finds."""
+"""Comparison by component: the limit, NaN, every rank, and faults that averaging over ranks would hide."""
 
 import math
 

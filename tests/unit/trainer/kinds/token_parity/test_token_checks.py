@@ -1,4 +1,4 @@
-"""The judged statements on crafted evidence: each passes on right evidence and fails on its broken twin."""
+"""Checks on crafted evidence: each passes on correct evidence and fails on its broken twin."""
 
 import math
 from typing import Any

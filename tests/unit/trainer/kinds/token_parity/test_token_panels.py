@@ -1,4 +1,4 @@
-"""Panels of a training: what diverged shows as itself, and chance stands beside the scores."""
+"""Panels of a training: diverged values are shown as they are, and chance level next to the scores."""
 
 import math
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def _panels(training: dict[str, Any]) -> tuple[SeriesPanel, TablePanel]:
 def test_diverged_loss_shows_as_itself() -> None:
     series, _ = _panels(_training(math.nan))
     assert series.lines[0].y == [1.5, "NaN"]
-    assert series.lines[1].y == [1.4, None]  # not measured is no NaN
+    assert series.lines[1].y == [1.4, None]  # not measured is not NaN
 
 
 def test_chance_stands_beside_the_scores() -> None:

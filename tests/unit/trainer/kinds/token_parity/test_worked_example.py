@@ -1,4 +1,4 @@
-"""The arithmetic by hand, and what happens when the code's arithmetic is broken."""
+"""The arithmetic by hand, and the effect of broken arithmetic in the code."""
 
 from fractions import Fraction
 from typing import Any
