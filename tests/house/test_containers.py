@@ -1,4 +1,4 @@
-"""compose.yaml and Dockerfile say what the documentation promises."""
+"""compose.yaml and Dockerfile match the documentation."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every route of the API has a command that calls it, and every form of the pages a route that does the same."""
+"""Every route of the API has a command that calls it, and every form of the pages has an equivalent route."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from app.web.http.problems import BASE
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {"get": "GET", "download": "GET", "post": "POST", "patch": "PATCH", "delete": "DELETE"}
 FOLLOWED = {("GET", "/runs/{}/stream")}
-"""Commands follow a run by asking again (`logs -f`, `events -f`): that works on the data directory too."""
+"""Commands follow a run by polling (`logs -f`, `events -f`), which works on the data directory too."""
 FORMS = {
     "/login": "",
     "/logout": "",
@@ -31,7 +31,7 @@ FORMS = {
     "/storage/orphans": "orphans --yes",
     "/deliveries/{}/redeliver": "redeliver ID",
 }
-"""What does the same as each form of the pages; signing in has nothing: tokens are settings of the commands."""
+"""The route equivalent to each form of the pages; signing in has none: tokens are settings of the commands."""
 CALL = re.compile(r"\.(get|download|post|patch|delete)\(\s*(?:f?\"(/[^\"]*)\"|(\w+))")
 PATH = re.compile(r"\"(/[a-z][^\"\n]*)\"")
 FORM = re.compile(r"@router\.post\(\s*\"(/[^\"]*)\"")
@@ -43,7 +43,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
 
 
 def plain(path: str) -> str:
-    """Return a path with its parameters blanked: those of a route and those of an f-string alike."""
+    """Return a path with its parameters blanked, for routes and f-strings alike."""
     return re.sub(r"\{[^}]*\}", "{}", path)
 
 

@@ -1,4 +1,4 @@
-"""The house rules hold for the tree, and each catches its breach."""
+"""The house rules hold for the tree, and each detects its violation."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def modules_after(statement: str) -> set[str]:
-    """Return the modules a fresh interpreter holds after `statement`."""
+    """Return the modules loaded by a fresh interpreter after `statement`."""
     code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     return set(output.strip().strip("[]").replace('"', "").split(", "))

@@ -1,4 +1,4 @@
-"""No kind's name stands in web, worker or templates: what is special about a kind is in its `KindSpec`."""
+"""Web, worker and templates contain no kind's name: everything specific to a kind is in its `KindSpec`."""
 
 import re
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from trainer.contract.kinds import data_sources, ordered
 ROOMS = ("app/", "worker/", "templates/")
 VENDORED = "app/static/vendor/"
 ORDINARY = frozenset({"resume", "synthetic", "parameters", "losses"})
-"""Names that are ordinary words, too: they count only where a kind is meant."""
+"""Names that are also ordinary words: they count only where a kind is meant."""
 MEANT = r"""kinds?\b.{0,12}['"]%s['"]|ddp-audit run %s\b|kind=%s\b|['"]%s['"]\s*:\s*['"]\w{2,}['"]"""
 
 
 def words() -> dict[str, re.Pattern[str]]:
-    """Return what may not stand in the rooms: names of kinds, of their packages, sources and headline checks."""
+    """Return forbidden words: names of kinds, of their packages, sources and headline checks."""
     own = [spec for spec in ordered() if spec.params.__module__.startswith("trainer.kinds.")]
     names = {spec.name for spec in own} | {spec.name.replace("-", "_") for spec in own}
     names |= {check for spec in own for check in spec.headline_checks}

@@ -1,4 +1,4 @@
-"""docs/run-lifecycle.md says what the table of moves says: no state, move or reason more, none less."""
+"""docs/run-lifecycle.md matches the table of state changes: no state, change or reason more or less."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the documents on running and security say is there: settings, tests, metrics, commands."""
+"""Settings, tests, metrics and commands named in the documents on operation and security exist."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The code takes declared packages and public names only, and its log lines have actions in one spelling."""
+"""The code uses only declared packages and public names, and its log lines name actions consistently."""
 
 import ast
 
