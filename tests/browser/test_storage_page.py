@@ -77,7 +77,7 @@ def test_policy_removes_what_it_showed(store: Store, tab: Tab) -> None:
     shown = page.locator("#plan tbody tr")
     expect(shown).to_have_count(1)
     expect(shown).to_contain_text("ended more than 90 days ago")
-    page.locator("summary", has_text="2 runs no policy removes").click()
+    page.locator("summary", has_text="2 runs protected from removal").click()
     expect(page.locator("#plan")).to_contain_text("kept by hand")
     expect(page.locator("#plan")).to_contain_text("has not ended: queued")
     assert store.folder(old).is_dir(), "a plan removes nothing"
