@@ -115,7 +115,7 @@ def test_wrong_limit_is_told_beside_it(store: Store, tab: Tab) -> None:
     expect(page.locator("#r-most")).to_have_attribute("aria-invalid", "true")
     page.locator("#r-most").fill("4 MiB")
     page.get_by_role("button", name="Preview").click()
-    expect(page.locator("#plan tbody tr")).to_contain_text("at most 4194304 stay")
+    expect(page.locator("#plan tbody tr")).to_contain_text("at most 4194304 are kept")
     tab.complaints.clear()  # the browser itself logs the status 422
 
 
