@@ -162,7 +162,7 @@ def readiness(engine: Engine, settings: Settings, probe: WriteProbe) -> Readines
         return Readiness(shortfalls=[missing], workers=[], checked_at=found.checked_at)
     shortfalls = []
     if not workers:
-        detail = "no worker with a fresh heartbeat that lists its devices: start `ddp-audit worker`, or wait for it"
+        detail = "no worker has a fresh heartbeat and has listed its devices: start `ddp-audit worker`, or wait for it"
         shortfalls.append(Shortfall(code="no_worker", detail=detail))
     shortfalls += _disk_shortfalls(settings)
     return Readiness(shortfalls=shortfalls, workers=workers, checked_at=found.checked_at)

@@ -33,7 +33,7 @@ def test_every_metric_can_be_reached(tab: Tab, service: Service, engine: Engine)
     page.get_by_role("button", name="Find").click()
     expect(figures).to_have_count(1)
     expect(figures.get_by_role("heading")).to_have_text("zz LAST")
-    expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 with that text.")
+    expect(page.locator("[data-metrics-count]")).to_have_text("1 of 31 metrics; 1 match.")
     page.goto(f"{service.base}/runs/{run_id}?metric=nothing#metrics")
     expect(page.locator("[data-metrics-none]")).to_have_text("No matching metrics.")
 

@@ -60,7 +60,7 @@ def test_running_page_says_what_happens_and_what_follows(tab: Tab, service: Serv
     facts = dict(zip(banner.locator("dt").all_inner_texts(), banner.locator("dd").all_inner_texts(), strict=True))
     assert facts["Ranks are in"] == "forward, step 14"
     assert re.fullmatch(r"\d+ s ago", facts["Last report"])
-    assert re.fullmatch(r"\d+ s ago", facts["Stage began"])
+    assert re.fullmatch(r"\d+ s ago", facts["Stage started"])
     assert facts["Next"] == "Compare, then the verdict"
     with write_session(engine) as session:
         rank = session.get_one(RankRow, (run_id, "distributed", 1, 1))

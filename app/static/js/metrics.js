@@ -132,7 +132,7 @@ function tellCount(section, names) {
   const count = section.querySelector("[data-metrics-count]");
   const find = section.dataset.find.toLowerCase();
   const matching = names.filter((name) => name.toLowerCase().includes(find)).length;
-  const words = `${shownKeys(section).length} of ${names.length.toLocaleString("en-GB")} metrics${find ? `; ${matching.toLocaleString("en-GB")} with that text` : ""}.`;
+  const words = `${shownKeys(section).length} of ${names.length.toLocaleString("en-GB")} metrics${find ? `; ${matching.toLocaleString("en-GB")} match` : ""}.`;
   if (count && count.textContent !== words) count.textContent = words;
 }
 
