@@ -1,5 +1,7 @@
 """The only module that reads the environment: every `DDP_AUDIT_*` setting, checked once."""
 
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 LOCAL: Final = "local"
+SCRIPT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
@@ -61,6 +64,9 @@ class Settings(BaseSettings):
     public_read: bool = False
     targets: str = ""
     """Reserved for audits of your own code: any value is refused until they are supported."""
+    scripts: Annotated[dict[str, tuple[str, ...]], NoDecode] = Field(default_factory=dict)
+    """`name=command`, separated by semicolons or line breaks: training scripts that may be traced from the page and by
+    REST. Commands run in the worker's folder, without a shell."""
     executor: str = LOCAL
     """Where attempts are started; only `local` is supported."""
     warm_start: bool = True
@@ -95,6 +101,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("scripts", mode="before")
+    @classmethod
+    def _read_scripts(cls, value: Any) -> Any:
+        return dict(map(_script, filter(str.strip, re.split(r"[;\n]", value)))) if isinstance(value, str) else value
 
     @field_validator("executor")
     @classmethod
@@ -155,6 +166,21 @@ class Settings(BaseSettings):
     def hosts(self) -> tuple[str, ...]:
         """Host names this service answers to."""
         return self.allowed_hosts or (*LOOPBACK_NAMES, self.host)
+
+
+def _script(text: str) -> tuple[str, tuple[str, ...]]:
+    name, equals, command = text.partition("=")
+    name = name.strip()
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ValueError(f"script {name}: {error}") from None
+    if not SCRIPT_NAME.fullmatch(name) or not equals or not words:
+        raise ValueError(
+            f"{text.strip()[:80]!r} is not name=command, such as nightly=torchrun --nproc-per-node 2 train.py; "
+            f"a name matches {SCRIPT_NAME.pattern}"
+        )
+    return name, words
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -10,10 +10,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ("app", "worker", "trainer", "migrations", "scripts")
-OURS = (*RUNTIME, "benchmarks", "tests")
+OURS = (*RUNTIME, "benchmarks", "tests", "ddp_audit_probe")
 UNSEEN = {"httptools": "uvicorn", "uvloop": "uvicorn"}
 """Declared although nothing imports them: the library that loads each of them."""
-PRIVATE_FILES = ("trainer/common/torch_operators.py",)
+PRIVATE_FILES = (
+    "trainer/common/torch_operators.py",
+    "trainer/kinds/trace/site/ddp_audit_probe/loaders.py",
+    "trainer/kinds/trace/site/ddp_audit_probe/places.py",
+    "trainer/kinds/trace/site/ddp_audit_probe/scaling.py",
+)
 """Files that may use private names of a library: each says why, and a test detects when a name disappears."""
 PUBLIC_BY_RULE = {"os._exit", "_asdict", "_fields", "_make", "_replace"}
 """Documented names that begin with an underscore only to avoid conflicts with fields, or as a warning."""

@@ -62,6 +62,7 @@ class Attempt:
         """Set when none of its processes runs any more; its output may not be completely read yet."""
         self._reference, self._waiting = reference, run.waiting_for
         self._stop_asked_at: float | None = None
+        self._told: str | None = None
         self._flags: set[int] = set()
         self._watch = Watch(self.paths, self.plan.ranks, office.settings)
         place: dict[str, Any] = {"run_id": self.run_id, "worker_id": office.me.id, "stage": stage.name}
@@ -166,7 +167,17 @@ class Attempt:
             self._flags = flags
         if self.killer is not None and self.killer.tick(handle):
             self._log("killed the ranks as planned", action="kill")
-        return self._watch.check(ranks, status.since or self.began_at, handle)
+        stop = self._watch.check(ranks, status.since or self.began_at, handle)
+        if stop is not None and self.stage.program is not None:
+            self._tell(stop)  # whether to stop it is up to the user who started it
+            return None
+        return stop
+
+    def _tell(self, stop: Stop) -> None:
+        if self._told != stop.reason:
+            self._told = stop.reason
+            self._log("ranks are silent", action="hang-seen", diagnosis=stop.diagnosis)
+            self._record(records.note_diagnosis, stop.diagnosis)
 
     def _end(self, handle: Handle, status: Status) -> None:
         if self._stop_asked_at is None:

@@ -117,6 +117,17 @@ def launcher_ended(facts: Facts) -> str:
     return f"{text}{last} {processes_ended(facts)} {checkpoint_of(facts)}"
 
 
+def program_ended(facts: Facts) -> str:
+    """Return the text when a program of the user's failed and none of its ranks explains why."""
+    if facts.main_signal is not None:
+        how = f"was ended by {signal_name(facts.main_signal)}"
+    else:
+        how = f"ended with exit code {facts.main_exit_code}"
+    ranks = "no rank failed before it" if facts.ranks else "no rank had joined a process group by then"
+    last = f" Its last line: {facts.main_last_line}" if facts.main_last_line else ""
+    return f"The program {how}; {ranks}.{last}"
+
+
 def launch_error(facts: Facts) -> str:
     """Return the text for ranks that could not be started."""
     return f"The ranks of stage {facts.stage} could not be started: {facts.launch_error}. {processes_ended(facts)}"

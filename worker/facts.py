@@ -100,7 +100,7 @@ def gather(run: RunPaths, stage: str, attempt: int, *, launcher: str, expected: 
         main_exit_code=main.get("exit_code"),
         main_signal=main.get("signal"),
         main_ended_at=main.get("ended_at"),
-        main_last_line=last_line(paths.shim_log),
+        main_last_line=last_line(paths.shim_log if launcher != "command" else paths.log(0, "stderr")),
         launch_error=known.pop("launch_error", None) or report.get("launch_error"),
         first=(report.get("first") or {}).get("rank"),
         killed_at=stop.get("killed_at"),

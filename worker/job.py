@@ -144,7 +144,7 @@ class Job:
         try:
             attempt = Attempt(office, self.run, stage, number, began_at=time.time())
             attempt.launch()
-        except OSError as error:
+        except (OSError, LookupError) as error:
             facts = Facts(stage=stage.name, launcher=stage.launcher, launch_error=str(error))
             self._finish(judge(facts), facts, number)
             return

@@ -38,8 +38,10 @@ PATIENCE: Final = 5
 class Worker:
     """The worker of one process. Not thread-safe, except `stop`."""
 
-    def __init__(self, settings: Settings, *, executor: Executor | None = None) -> None:
+    def __init__(self, settings: Settings, *, executor: Executor | None = None, for_others: bool = True) -> None:
+        """Without `for_others` it carries out what it is given, and nobody counts on it for more."""
         self.settings = settings
+        self._for_others = for_others
         self._engine = create_database_engine(settings)
         self._me = Me(id=uuid4().hex, process=own_process())
         self._office = Office(
@@ -84,6 +86,17 @@ class Worker:
 
         self._work(ended, only=run_id)
 
+    def run_own(self, record: Callable[[Me], int], recorded: Callable[[int], None]) -> None:
+        """Carry a run to its end that is this worker's from the start; `recorded` hears the number `record` gave it.
+
+        Raises what `record` raises; then there is no run.
+        """
+        self._beat()
+        run_id = record(self._me)
+        self._take(run_id)
+        recorded(run_id)
+        self.run_single(run_id)
+
     def stop(self) -> None:
         """Ask the worker to stop soon; safe in signal handlers and from other threads."""
         self._stopped.set()
@@ -123,7 +136,7 @@ class Worker:
             self._me,
             list(self._jobs),
             devices=self._devices.document,
-            kinds=list(kinds()),
+            kinds=list(kinds()) if self._for_others else [],
             targets=[name.strip() for name in self.settings.targets.split(",") if name.strip()],
         )
         if self._beat_at == 0.0:
@@ -136,7 +149,7 @@ class Worker:
         if time.monotonic() - self._swept_at < SWEEP_SECONDS:
             return
         self._swept_at = time.monotonic()
-        for orphan in recover.orphans(self._engine, self._me):
+        for orphan in recover.orphans(self._engine, self._me) if self._for_others else ():
             if recover.adopt(self._engine, self._me, orphan):
                 self._take(orphan.run_id)
 

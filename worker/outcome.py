@@ -31,6 +31,9 @@ class Outcome:
 
 def stage_ended_well(facts: Facts) -> bool:
     """Whether every rank of the attempt finished its work and exited with 0."""
+    if facts.launcher == "command":  # it manages its own ranks; only its exit code counts
+        well = facts.main_exit_code in {0, None} and facts.main_signal is None
+        return well and facts.fate is Fate.REPORTED and facts.launch_error is None
     complete = len(facts.ranks) == facts.expected and all(ended_well(rank) for rank in facts.ranks)
     return complete and facts.fate is Fate.REPORTED and facts.launch_error is None
 
@@ -90,6 +93,9 @@ def _ended_by_itself(facts: Facts) -> Outcome:
     if facts.launch_error is not None:
         return _failed(Reason.LAUNCH_ERROR, None, facts, diagnosis.launch_error(facts))
     culprit = first_failed(facts)
+    if culprit is None and facts.launcher == "command":
+        reason = Reason.RANK_EXIT if facts.main_signal is None else Reason.RANK_SIGNAL
+        return _failed(reason, None, facts, diagnosis.program_ended(facts))
     if culprit is None:
         return _failed(Reason.LAUNCH_ERROR, None, facts, diagnosis.launcher_ended(facts))
     reason = reason_of(culprit, facts)

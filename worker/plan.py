@@ -9,7 +9,7 @@ from typing import Any
 
 from app.runs.models import Run
 from app.settings import Settings
-from trainer.contract.kinds import StagePlan
+from trainer.contract.kinds import Program, StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
 from worker.marker import MARKER, marker_of
 
@@ -22,14 +22,22 @@ class AttemptPlan:
     stage: str
     attempt: int
     launcher: str
-    """`python` or `torchrun`."""
+    """`python`, `torchrun` or `command`."""
     ranks: int
+    """0: as many as a command turns out to start."""
     imports: str
     """nothing, torch or compiler; see `StagePlan`."""
     command: tuple[str, ...]
-    """Arguments for a Python interpreter with this product; the executor chooses the interpreter."""
+    """Arguments for a Python interpreter with this product; the executor chooses the interpreter. The complete argv of
+    the launcher `command`."""
     environment: Mapping[str, str]
     """Variables set in addition to the environment of the starting process."""
+    search_path: str = ""
+    """Folder to put first on PYTHONPATH."""
+    terminal: bool = False
+    """Whether only the command that recorded the run may start it, in its own terminal."""
+    arrived: bool = False
+    """Whether it already ran elsewhere and its records were imported."""
     cwd: Path
     paths: AttemptPaths
     marker: str
@@ -43,7 +51,11 @@ class AttemptPlan:
     def shell(self) -> str:
         """Return the plan as a shell command."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
-        return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} python {shlex.join(self.command)}"
+        if self.search_path:
+            settings.append(f'PYTHONPATH={shlex.quote(self.search_path)}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+        command = shlex.join(self.command)
+        program = command if self.launcher == "command" else f"python {command}"
+        return f"cd {shlex.quote(str(self.cwd))} && {' '.join(settings)} {program}"
 
 
 def run_paths(settings: Settings, run_id: int) -> RunPaths:
@@ -52,10 +64,16 @@ def run_paths(settings: Settings, run_id: int) -> RunPaths:
 
 
 def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, database_id: str) -> AttemptPlan:
-    """Return the plan of one attempt. Raises ValueError for a stage name that is not a plain word."""
+    """Return the plan of one attempt.
+
+    Raises ValueError for a stage name that is not a plain word, LookupError for a script that is not registered.
+    """
     run_id = int(run.id or 0)
     paths = run_paths(settings, run_id)
     marker = marker_of(database_id, run_id, stage.name, attempt)
+    if stage.program is not None:
+        attempt_paths = paths.attempt(stage.name, attempt)
+        return _plan_program(run, stage, stage.program, paths=attempt_paths, marker=marker, settings=settings)
     ranks = int(run.params["world_size"]) if stage.launcher == "torchrun" else 1
     return AttemptPlan(
         run_id=run_id,
@@ -71,6 +89,34 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         marker=marker,
         grace_seconds=settings.stop_grace_seconds,
         nodes=int(run.launch.get("nodes", 1)),
+        launch=run.launch,
+    )
+
+
+def _plan_program(
+    run: Run, stage: StagePlan, program: Program, *, paths: AttemptPaths, marker: str, settings: Settings
+) -> AttemptPlan:
+    command = program.command
+    if program.script and not program.imported:
+        if program.script not in settings.scripts:
+            raise LookupError(f"script {program.script!r} is not registered here (DDP_AUDIT_SCRIPTS)")
+        command = settings.scripts[program.script]
+    return AttemptPlan(
+        run_id=int(run.id or 0),
+        stage=stage.name,
+        attempt=int(paths.root.name.removeprefix("attempt_")),
+        launcher=stage.launcher,
+        ranks=0,
+        imports="nothing",
+        command=command,
+        environment={MARKER: marker, program.folder_variable: str(paths.root), **program.environment},
+        search_path=str(program.site),
+        terminal=bool(program.command) and not program.imported,
+        arrived=program.imported,
+        cwd=Path.cwd(),
+        paths=paths,
+        marker=marker,
+        grace_seconds=settings.stop_grace_seconds,
         launch=run.launch,
     )
 

@@ -10,6 +10,7 @@ from sqlmodel import Session, col, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.documents import traced
 from app.runs.models import Meta, RankRow, Run, StageAttempt
 from app.runs.outbox import record_checks
 from app.runs.states import State
@@ -135,6 +136,13 @@ def note_waiting(engine: Engine, run_id: int, me: Me, place: Place, why: str) ->
         session.execute(update(Run).where(col(Run.id) == run_id).values(waiting_for=why))
 
 
+def note_diagnosis(engine: Engine, run_id: int, me: Me, place: Place, text: str) -> None:  # noqa: ARG001  # as the others
+    """Record what is wrong with a run that continues."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        session.execute(update(Run).where(col(Run.id) == run_id).values(diagnosis=text))
+
+
 def end_attempt(session: Session, run_id: int, attempt: int, facts: Facts, state: str) -> None:
     """Record how an attempt and its ranks ended."""
     code = facts.main_exit_code if facts.main_signal is None else -facts.main_signal
@@ -240,9 +248,17 @@ def finish(
             failure=outcome.failure,
             diagnosis=outcome.diagnosis,
             verdict=None if result is None else str(result.verdict),
+            **_measured_on(run, result),
         )
         if result is not None:  # a trend over many runs does not have to open their files
             record_checks(session, run_id, result.kind, result.checks)
+
+
+def _measured_on(run: Run, result: Result | None) -> dict[str, Any]:
+    """Return where a program of the user's ran, which nobody here decided."""
+    if result is None or not traced(run):
+        return {}
+    return {"device": result.environment.device, "backend": result.environment.backend}
 
 
 def _attempt_state(outcome: Outcome) -> str:

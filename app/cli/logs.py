@@ -88,7 +88,7 @@ class Reader:
     def read(self) -> Iterator[Document]:
         """Yield every line written so far."""
         run = self._run()
-        ranks = range(run["params"]["world_size"]) if self.rank is None else [self.rank]
+        ranks = range(run["params"]["world_size"] or 1) if self.rank is None else [self.rank]
         for stage in run["stages"]:
             if stage["attempt"] and self.stage in {None, stage["name"]}:
                 for rank in ranks:
@@ -132,7 +132,7 @@ class Reader:
         """Return the run. Raises CommandError if it can never have the requested rank or stage."""
         run: Document = self.client.get(f"/runs/{self.run_id}")
         stages, ranks = [stage["name"] for stage in run["stages"]], run["params"]["world_size"]
-        if self.rank is not None and self.rank >= ranks:
+        if self.rank is not None and 0 < ranks <= self.rank:
             raise CommandError(Exit.NOT_FOUND, f"run {self.run_id} has no rank {self.rank}, only 0 to {ranks - 1}")
         if stages and self.stage not in {None, *stages}:
             known = ", ".join(dict.fromkeys(stages))

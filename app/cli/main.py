@@ -23,6 +23,7 @@ from app.cli import (
     sharing,
     status,
     storage,
+    tracing,
 )
 from app.cli.client import close_clients
 from app.cli.exits import CommandError, Exit, problem
@@ -41,6 +42,7 @@ app: Final = typer.Typer(
 )
 MODULES: Final = (
     serving,
+    tracing,
     running,
     reading,
     editing,

@@ -14,7 +14,7 @@ from app.runs.states import FINAL
 from app.runs.telemetry.items import Wanted
 
 MOVES: Final = Wanted(events=None, output=None)
-EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2"}
+EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2", "--expect": "--expect syncs_per_step=1"}
 PARAM_HELP: Final = "One of the parameters `ddp-audit kinds` lists, such as seed=7; may be given several times."
 Watch = Callable[[dict[str, Any]], None]
 

@@ -16,6 +16,7 @@ from trainer.contract.result import (
     Number,
     Panel,
     SeriesPanel,
+    TimelinePanel,
 )
 
 
@@ -103,6 +104,24 @@ def heat(panel: HeatPanel) -> Figure:
     return _grid(panel.title, panel.rows, panel.columns, values, texts)
 
 
+def timeline(panel: TimelinePanel) -> Figure:
+    """Draw spans to time, one lane below the other; what begins later is drawn thinner over what it overlaps."""
+    figure, axes = new_figure(panel.title, (7.2, max(2.4, 0.5 * len(panel.lanes) + 1.6)))
+    kinds = list(dict.fromkeys(span.kind for lane in panel.lanes for span in lane.spans))
+    for place, kind in enumerate(kinds):
+        for index, lane in enumerate(panel.lanes):
+            pairs = [floats([span.begin, span.end]) for span in lane.spans if span.kind == kind]
+            bars = [(begin, end - begin) for begin, end in pairs if math.isfinite(begin) and math.isfinite(end)]
+            height = 0.8 / (1 + 0.5 * place)
+            axes.broken_barh(bars, (index - height / 2, height), color=colour(place), label="" if index else kind)
+    axes.set_yticks(range(len(panel.lanes)), [lane.name for lane in panel.lanes])
+    axes.invert_yaxis()
+    axes.set_xlabel(panel.unit)
+    if kinds:
+        axes.legend(frameon=False, ncols=len(kinds), loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    return figure
+
+
 def _grid(
     title: str,
     rows: Sequence[str],
@@ -130,6 +149,7 @@ DRAWERS: Final[Mapping[str, Drawer]] = {
     "bars": bars,
     "confusion_matrix": confusion,
     "heat": heat,
+    "timeline": timeline,
 }
 
 

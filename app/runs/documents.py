@@ -202,6 +202,7 @@ class RunDocument(RunSummary):
     diagnosis: str
     history: list[Move]
     reproduce: str = Field(description="Shell command that repeats the run.")
+    repeatable: bool = Field(description="Whether a retry can start it; a command traced in a terminal cannot be.")
     queue: Queue | None
 
     @classmethod
@@ -229,6 +230,7 @@ class RunDocument(RunSummary):
             diagnosis=run.diagnosis,
             history=[Move.of(row) for row in history],
             reproduce=reproduce(run),
+            repeatable=not (traced(run) and (run.params.get("command") or run.params.get("imported"))),
             queue=queue,
         )
 
@@ -239,17 +241,40 @@ def current_stage(stages: Sequence[StageAttempt]) -> StageAttempt | None:
     return max(started, key=lambda row: (row.position, row.attempt), default=None)
 
 
+def traced(run: Run) -> bool:
+    """Whether the run looks into a program of the user's."""
+    spec = kinds().get(run.kind)
+    return spec is not None and spec.traces
+
+
 def reproduce(run: Run) -> str:
     """Return the shell command that repeats the run: kind, preset, and parameters that differ from the preset."""
-    words = ["ddp-audit", "run", run.kind]
-    if run.preset:
-        words += ["--preset", run.preset]
     spec = kinds().get(run.kind)
     usual = {}
     if spec is not None:
         filled = spec.params.model_validate({**spec.presets.get(run.preset or DEFAULT_PRESET, {})})
         usual = filled.model_dump(mode="json")
-    for name, value in run.params.items():
-        if name not in usual or usual[name] != value:
-            words += ["-p", f"{name}={exact(value)}"]
+    given = {name: value for name, value in run.params.items() if name not in usual or usual[name] != value}
+    if spec is not None and spec.traces and given.get("command"):
+        return _traced(given)
+    words = ["ddp-audit", "run", run.kind]
+    if run.preset:
+        words += ["--preset", run.preset]
+    for name, value in given.items():
+        words += ["-p", f"{name}={exact(value)}"]
     return shlex.join(words)
+
+
+def _traced(given: dict[str, Any]) -> str:
+    """Return the command of a program that was traced in a terminal."""
+    words = ["ddp-audit", "trace"]
+    for name, value in given.items():
+        if name != "command":
+            words += [word for item in _items(value) for word in (f"--{name.replace('_', '-')}", item)]
+    return shlex.join([*words, "--", *given["command"]])
+
+
+def _items(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [f"{name}={exact(item)}" for name, item in value.items()]
+    return [exact(item) for item in (value if isinstance(value, list) else [value])]

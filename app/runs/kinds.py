@@ -19,6 +19,7 @@ class KindDocument(Document):
     params_schema: dict[str, Any] = Field(alias="schema", description="JSON Schema of the parameters.")
     presets: dict[str, dict[str, Any]] = Field(description="Every parameter of every preset.")
     preset_titles: dict[str, str]
+    traces: bool = Field(description="Whether runs look into a program of yours; see `ddp-audit trace`.")
 
 
 class KindList(Document):
@@ -45,4 +46,5 @@ def _document(spec: KindSpec) -> KindDocument:
         params_schema=spec.params.model_json_schema(),
         presets=presets,
         preset_titles=dict(spec.preset_titles),
+        traces=spec.traces,
     )

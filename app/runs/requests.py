@@ -10,7 +10,7 @@ from app.runs.errors import FieldError, Refused, refused
 from app.runs.tags import Tags
 from app.runs.texts import plain_text
 from app.settings import Settings
-from trainer.contract.kinds import KindSpec, kinds, resolve_params
+from trainer.contract.kinds import KindSpec, kinds, program_of, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
@@ -75,6 +75,18 @@ def _check_text(field: str, value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise refused(field, "contains a lone surrogate, which is not valid text") from None
+
+
+def check_program(request: RunRequest, params: CommonParams, settings: Settings) -> None:
+    """Refuse to record a program of the user's that nobody here may start. Raises Refused."""
+    program = program_of(find_kind(request.kind), params)
+    if program is None or (program.script in settings.scripts and not program.imported):
+        return
+    known = ", ".join(settings.scripts) or "none is (DDP_AUDIT_SCRIPTS names them)"
+    if program.script:
+        raise refused("script", f"{program.script!r} is not registered; registered: {known}", "invalid_params")
+    how = "a command runs in a terminal, by `ddp-audit trace -- COMMAND`"
+    raise refused("script", f"name a registered script ({known}); {how}", "invalid_params")
 
 
 def check_launch(launch: dict[str, Any], params: CommonParams) -> None:

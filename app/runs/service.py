@@ -1,6 +1,8 @@
 """Actions on runs: submit, cancel, retry. (Deleting is in `app.runs.removal`.)"""
 
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Engine
@@ -11,15 +13,19 @@ from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
 from app.runs.devices import check_devices
+from app.runs.documents import reproduce
 from app.runs.errors import Conflict, Refused
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import clear_leftovers
-from app.runs.requests import RunRequest, check_key, check_launch, complete_params
+from app.runs.requests import RunRequest, check_key, check_launch, check_program, complete_params, find_kind
 from app.runs.results.checkpoints import CheckpointSource, adopt_checkpoint, newest_checkpoint
 from app.runs.states import State
 from app.runs.store import get_run, last_stage, tags_of
 from app.runs.workers import live_workers
 from app.settings import Settings
+from trainer.contract.kinds import kinds, program_of
+from trainer.contract.params import CommonParams
+from trainer.contract.paths import RunPaths
 
 KEY_TAKEN: Final = "idempotency_key_reused"
 
@@ -44,14 +50,8 @@ class Service:
                 return known
         params = complete_params(request, self.settings)
         check_launch(request.launch, params)
-        columns: dict[str, Any] = {
-            "name": request.name,
-            "kind": request.kind,
-            "preset": request.preset or "quick",
-            "params": params.model_dump(mode="json"),
-            "launch": request.launch,
-            "created_by": actor,
-        }
+        check_program(request, params, self.settings)
+        columns = _columns(request, params, actor)
         try:
             with write_session(self.engine) as session:
                 known = _find_key(session, key, request) if key is not None else None
@@ -66,6 +66,34 @@ class Service:
             if known is None:
                 raise
             return known
+
+    def submit_own(self, request: RunRequest, *, actor: str, worker_id: str, lease_until: datetime) -> int:
+        """Record a run that its own worker carries out at once, outside the queue, and return its number.
+
+        Raises Refused naming the field; then nothing was recorded.
+        """
+        params = complete_params(request, self.settings)
+        with write_session(self.engine) as session:
+            columns = _columns(request, params, actor)
+            run_id = self._insert(session, request.tags, action="submit", note="", **columns)
+            note = "in the terminal of whoever recorded it"
+            begun: dict[str, Any] = {"note": note, "actor": worker_id, "worker_id": worker_id}
+            queue.move(session, run_id, State.QUEUED, State.STARTING, lease_until=lease_until, **begun)
+            return run_id
+
+    def submit_records(self, request: RunRequest, records: Path, *, actor: str) -> int:
+        """Record a run whose program ran elsewhere; the folder `records`, what the probe wrote there, becomes its own.
+
+        Raises Refused naming the field; then nothing was recorded and the folder is where it was.
+        """
+        params = complete_params(request, self.settings)
+        stage = next(stage.name for stage in find_kind(request.kind).stages(params) if stage.program is not None)
+        with write_session(self.engine) as session:
+            run_id = self._insert(session, request.tags, action="import", note="", **_columns(request, params, actor))
+            place = RunPaths(self.settings.runs_dir / str(run_id)).attempt(stage, 1).root
+            place.parent.mkdir(parents=True)
+            records.rename(place)  # before the commit: no worker may start the run while its records are missing
+            return run_id
 
     def _insert(self, session: Session, tags: list[str], *, action: str, note: str, **columns: Any) -> int:
         actor = columns["created_by"]
@@ -98,6 +126,7 @@ class Service:
         """
         with read_session(self.engine) as session:
             old = get_run(session, run_id)
+            _check_repeatable(old, self.settings)
             tags = tags_of(session, [run_id]).get(run_id, [])
             stage = last_stage(session, run_id)
         if not State(old.state).is_final:
@@ -120,6 +149,27 @@ class Service:
 def _origin(source: CheckpointSource) -> str:
     skipped = "".join(f"; skipped {problem}" for problem in source.skipped)
     return f" from {source.relative}{skipped}"
+
+
+def _columns(request: RunRequest, params: CommonParams, actor: str) -> dict[str, Any]:
+    return {
+        "name": request.name,
+        "kind": request.kind,
+        "preset": request.preset or "quick",
+        "params": params.model_dump(mode="json"),
+        "launch": request.launch,
+        "created_by": actor,
+    }
+
+
+def _check_repeatable(run: Run, settings: Settings) -> None:
+    spec = kinds().get(run.kind)
+    if spec is None or not spec.traces:
+        return
+    program = program_of(spec, spec.params.model_validate(run.params))
+    if program is not None and program.script not in settings.scripts:
+        why = f"run {run.id} traced a command that ran in a terminal; start it there again: {reproduce(run)}"
+        raise Conflict("not_repeatable", why)
 
 
 def _find_key(session: Session, key: str, request: RunRequest) -> int | None:

@@ -18,7 +18,12 @@ WORKER_FRESH_SECONDS: Final = 15.0
 
 
 def live_workers(session: Session) -> list[WorkerRow]:
-    """Return the workers whose heartbeat is fresh, the longest-running first."""
+    """Return the workers that live and take runs from the queue, the longest-running first."""
+    return [worker for worker in all_live_workers(session) if worker.kinds]
+
+
+def all_live_workers(session: Session) -> list[WorkerRow]:
+    """Return every worker whose heartbeat is fresh, those too that carry out one run of their own and no other."""
     oldest = now() - timedelta(seconds=WORKER_FRESH_SECONDS)
     query = select(WorkerRow).where(WorkerRow.heartbeat_at >= oldest).order_by(col(WorkerRow.started_at))
     return list(session.exec(query))

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.db import create_database_engine, read_session
 from app.runs.errors import Conflict, NotFound
-from app.runs.workers import live_workers
+from app.runs.workers import all_live_workers
 from app.schema import known_versions, migrate, schema_versions
 from app.sessions import forget_key
 from app.settings import Settings
@@ -75,7 +75,7 @@ def _check_nobody_works(settings: Settings, database: Path) -> None:
         if schema_versions(engine)[0] is None:
             return
         with read_session(engine) as session:
-            working = live_workers(session)
+            working = all_live_workers(session)
     finally:
         engine.dispose()
     if working:

@@ -12,7 +12,7 @@ from app.settings import Settings
 from app.web.http.problems import BASE
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = {"get": "GET", "download": "GET", "post": "POST", "patch": "PATCH", "delete": "DELETE"}
+METHODS = {"get": "GET", "download": "GET", "post": "POST", "patch": "PATCH", "delete": "DELETE", "send_file": "POST"}
 FOLLOWED = {("GET", "/runs/{}/stream")}
 """Commands follow a run by polling (`logs -f`, `events -f`), which works on the data directory too."""
 FORMS = {
@@ -32,7 +32,7 @@ FORMS = {
     "/deliveries/{}/redeliver": "redeliver ID",
 }
 """The route equivalent to each form of the pages; signing in has none: tokens are settings of the commands."""
-CALL = re.compile(r"\.(get|download|post|patch|delete)\(\s*(?:f?\"(/[^\"]*)\"|(\w+))")
+CALL = re.compile(r"\.(get|download|post|send_file|patch|delete)\(\s*(?:f?\"(/[^\"]*)\"|(\w+))")
 PATH = re.compile(r"\"(/[a-z][^\"\n]*)\"")
 FORM = re.compile(r"@router\.post\(\s*\"(/[^\"]*)\"")
 

@@ -11,7 +11,7 @@ from trainer.contract.kinds import data_sources, ordered
 
 ROOMS = ("app/", "worker/", "templates/")
 VENDORED = "app/static/vendor/"
-ORDINARY = frozenset({"resume", "synthetic", "parameters", "losses"})
+ORDINARY = frozenset({"resume", "trace", "synthetic", "parameters", "losses"})
 """Names that are also ordinary words: they count only where a kind is meant."""
 MEANT = r"""kinds?\b.{0,12}['"]%s['"]|ddp-audit run %s\b|kind=%s\b|['"]%s['"]\s*:\s*['"]\w{2,}['"]"""
 

@@ -118,6 +118,7 @@ CASES = {
     "run": of("token-parity", "--detach", "--name", NAME),
     "show": of("{passed}"),
     "status": of(code=1),
+    "trace": Case(arguments=lambda place: ["--prepare", place.new("traced")]),
     "trends": of("token-parity"),
     "usage": of(),
     "verify": of("{broken}", code=1),

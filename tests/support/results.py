@@ -22,6 +22,9 @@ from trainer.contract.result import (
     Result,
     SeriesPanel,
     TablePanel,
+    TimelineLane,
+    TimelinePanel,
+    TimelineSpan,
     verdict_of,
 )
 
@@ -106,7 +109,28 @@ def every_panel() -> list[Panel]:
             title="Most frequent confusions",
             items=[ImageItem(path="no_sync/sample.png", caption="cat, predicted as dog")],
         ),
+        timeline_panel(),
     ]
+
+
+def timeline_panel() -> TimelinePanel:
+    """Return the first window of two ranks, with an end before its begin is known."""
+    return TimelinePanel(
+        title="First windows",
+        lanes=[
+            TimelineLane(
+                name=f"rank {rank}",
+                spans=[
+                    TimelineSpan(kind="forward", begin=0.0, end=4.0 + rank, label="micro-batch 1"),
+                    TimelineSpan(kind="backward", begin=5.0, end=12.0),
+                    TimelineSpan(kind="sync", begin=9.0, end=11.5),
+                    TimelineSpan(kind="step", begin=12.0, end=13.0),
+                    TimelineSpan(kind="step", begin="NaN", end=13.0),
+                ],
+            )
+            for rank in range(2)
+        ],
+    )
 
 
 def make_result(kind: str = "token-parity", *, error: float = 2.98e-8, panels: Sequence[Panel] = ()) -> Result:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -39,15 +40,36 @@ class KillPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program of the user's that a stage runs unchanged, with a probe in every Python process it starts."""
+
+    command: tuple[str, ...] = ()
+    """argv of a command that only the `ddp-audit trace` that recorded the run may start, in its own terminal."""
+    script: str = ""
+    """Alternatively the name of a command that the operator registered."""
+    imported: bool = False
+    """Nothing is run: the records that the probe wrote elsewhere are already in the folder of the run."""
+    site: Path
+    """Folder to put first on PYTHONPATH: it contains the probe."""
+    folder_variable: str
+    """Environment variable with the folder that every rank writes into."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Further variables for the probe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
     """One process group of a run."""
 
     name: str
     title: str
-    entry: str
+    entry: str = ""
     """`package.module:function`; called as `function(context)` with a `trainer.common.context.StageContext`."""
-    launcher: Literal["python", "torchrun"] = "python"
-    """`torchrun` starts `world_size` ranks, `python` one process."""
+    launcher: Literal["python", "torchrun", "command"] = "python"
+    """`torchrun` starts `world_size` ranks, `python` one process, `command` a program whose ranks are found by the
+    files of the probe in them."""
+    program: Program | None = None
+    """What `command` starts."""
     imports: Literal["nothing", "torch", "compiler"] = "compiler"
     """What the process of a stage imports, and finds already imported if it is forked.
 
@@ -56,6 +78,12 @@ class StagePlan:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the entry as `context.arguments`; JSON values only."""
     kills: KillPlan | None = None
+
+    def __post_init__(self) -> None:
+        if (self.launcher == "command") != (self.program is not None) or (self.launcher == "command") == bool(
+            self.entry
+        ):
+            raise ValueError(f"stage {self.name}: the launcher `command` needs a program, every other an entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +164,10 @@ class KindSpec:
     with one button. Empty: not offered there."""
     exercise: str = ""
     """The preset that measures the worked example of the page `/explain`. Empty: none."""
+    position: int = 50
+    """Order among the kinds of its distribution: lower values first, then by name."""
+    traces: bool = False
+    """Whether its first stage runs a program of the user's: `ddp-audit trace` records runs of this kind."""
 
     def __post_init__(self) -> None:
         problem = next(_spec_problems(self), None)
@@ -189,8 +221,10 @@ def _add(found: dict[str, KindSpec], spec: object, origin: str) -> None:
 
 
 def ordered() -> list[KindSpec]:
-    """Return every kind in order of precedence: built-in kinds first, each group sorted by name."""
-    return sorted(kinds().values(), key=lambda spec: not spec.params.__module__.startswith(f"{BUILT_IN}."))
+    """Return every kind in order of precedence: built-in kinds first, each group sorted by position and name."""
+    return sorted(
+        kinds().values(), key=lambda spec: (not spec.params.__module__.startswith(f"{BUILT_IN}."), spec.position)
+    )
 
 
 def default_kind() -> KindSpec:
@@ -206,6 +240,16 @@ def quick_starts() -> list[KindSpec]:
 def exercise_kind() -> KindSpec | None:
     """Return the kind that measures the worked example of the page `/explain`."""
     return next((spec for spec in ordered() if spec.exercise), None)
+
+
+def program_of(spec: KindSpec, params: CommonParams) -> Program | None:
+    """Return the program of the user's that a run starts, None for every other run."""
+    return next((stage.program for stage in spec.stages(params) if stage.program is not None), None)
+
+
+def tracing_kind() -> KindSpec | None:
+    """Return the kind that looks into a program of the user's."""
+    return next((spec for spec in ordered() if spec.traces), None)
 
 
 def classifiers() -> Mapping[str, Classifier]:

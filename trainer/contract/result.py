@@ -172,6 +172,28 @@ class HeatPanel(Strict):
     expected: list[list[Number]] | None = None
 
 
+class TimelineSpan(Strict):
+    kind: str
+    """What happens: spans of one kind have one colour."""
+    begin: Number
+    end: Number
+    label: str = ""
+
+
+class TimelineLane(Strict):
+    name: str
+    spans: list[TimelineSpan]
+
+
+class TimelinePanel(Strict):
+    type: Literal["timeline"] = "timeline"
+    title: str
+    note: str = ""
+    unit: str = "ms"
+    """Of begin and end."""
+    lanes: list[TimelineLane]
+
+
 class ImageItem(Strict):
     path: str
     """Relative to the run's `artifacts/`."""
@@ -186,7 +208,7 @@ class ImagesPanel(Strict):
 
 
 Panel = Annotated[
-    TablePanel | ConfusionPanel | SeriesPanel | HistogramPanel | BarsPanel | HeatPanel | ImagesPanel,
+    TablePanel | ConfusionPanel | SeriesPanel | HistogramPanel | BarsPanel | HeatPanel | ImagesPanel | TimelinePanel,
     Field(discriminator="type"),
 ]
 

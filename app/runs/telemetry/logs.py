@@ -94,11 +94,34 @@ def find_log(
         query = query.where(RankRow.attempt == attempt)
     newest = query.order_by(col(StageAttempt.position).desc(), col(StageAttempt.attempt).desc()).limit(1)
     found = session.exec(newest).first()
+    wanted: dict[str, Any] = {"stage": stage, "attempt": attempt, "stream": stream}
+    unnamed = _log_without_rank(session, runs_dir, run_id, rank, **wanted) if found is None else None
+    if unnamed is not None:
+        return unnamed
     if found is None:
         place = "" if stage is None else f" in stage {stage}" + ("" if attempt is None else f" attempt {attempt}")
         raise NotFound("unknown_rank", f"run {run_id} has no rank {rank}{place}, or it has not started yet")
     row, ended = found[0], found[1].finished_at is not None
     return log_at(runs_dir / str(run_id), row.stage, row.attempt, rank, stream, ended=ended)
+
+
+def _log_without_rank(
+    session: Session,
+    runs_dir: Path,
+    run_id: int,
+    rank: int,
+    *,
+    stage: str | None,
+    attempt: int | None,
+    stream: Stream,
+) -> LogFile | None:
+    """Return the output of a program that never started the rank it is kept under; None where there is none."""
+    query = select(StageAttempt).where(StageAttempt.run_id == run_id, StageAttempt.attempt > 0)
+    for row in session.exec(query.order_by(col(StageAttempt.position).desc(), col(StageAttempt.attempt).desc())):
+        log = log_at(runs_dir / str(run_id), row.stage, row.attempt, rank, stream, ended=row.finished_at is not None)
+        if stage in {None, row.stage} and attempt in {None, row.attempt} and log.path.is_file():
+            return log
+    return None
 
 
 def log_at(root: Path, stage: str, attempt: int, rank: int, stream: Stream, *, ended: bool = False) -> LogFile:

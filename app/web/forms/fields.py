@@ -30,18 +30,32 @@ class FormField:
 
 
 def form_fields(
-    schema: Mapping[str, Any], usual: Mapping[str, Any], entered: Mapping[str, str], errors: Mapping[str, str]
+    schema: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    entered: Mapping[str, str],
+    errors: Mapping[str, str],
+    choices: Mapping[str, list[str]] | None = None,
 ) -> list[FormField]:
-    """Return a field per property of `schema`, in its order; `usual` contains the preset's complete values."""
+    """Return a field per property of `schema`, in its order; `usual` contains the preset's complete values.
+
+    A property with `"x-form": false` is not shown. `choices` contains values that only the service knows.
+    """
     return [
-        _field(name, _resolve(schema, prop), usual.get(name), entered.get(name, ""), errors.get(name, ""))
+        _field(
+            name,
+            {"enum": (choices or {}).get(name, []), **_resolve(schema, prop)},
+            usual.get(name),
+            entered.get(name, ""),
+            errors.get(name, ""),
+        )
         for name, prop in schema.get("properties", {}).items()
+        if prop.get("x-form", True) or name in entered
     ]
 
 
 def _field(name: str, prop: Mapping[str, Any], usual: Any, entered: str, error: str) -> FormField:
     types = _types(prop)
-    options = [str(item) for item in prop.get("enum", [])]
+    options = [str(item) for item in prop["enum"]]
     if "boolean" in types:
         options = list(BOOLEANS)
     return FormField(

@@ -19,7 +19,7 @@ from app.web.api.replies import service_of
 from app.web.forms.fields import form_fields, plain, typed
 from app.web.views import rendering
 from app.web.views.rendering import see
-from trainer.contract.kinds import default_kind
+from trainer.contract.kinds import default_kind, ordered
 from trainer.contract.wording import fault
 
 router = APIRouter(include_in_schema=False)
@@ -32,21 +32,30 @@ def _kind(name: str) -> KindDocument:
     return documents.get(name) or documents[default_kind().name]
 
 
-def _context(kind: KindDocument, preset: str, entered: Mapping[str, str], errors: dict[str, str]) -> dict[str, Any]:
+def _cards() -> list[KindDocument]:
+    documents = {document.name: document for document in kind_documents()}
+    return [documents[spec.name] for spec in ordered()]
+
+
+def _context(
+    request: Request, kind: KindDocument, preset: str, entered: Mapping[str, str], errors: dict[str, str]
+) -> dict[str, Any]:
+    scripts = list(request.app.state.settings.scripts) if kind.traces else []
     chosen = preset if preset in kind.presets else next(iter(kind.presets))
     params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
-    fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors)
+    fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors, {"script": scripts})
     known = {field.name for field in fields} | {"name", "tags"}
     return {
         "nav": "launch",
-        "kinds": kind_documents(),
+        "kinds": _cards(),
         "kind": kind,
+        "scripts": scripts,
         "preset": chosen,
         "fields": fields,
         "entered": entered,
         "errors": errors,
         "other_errors": {name: text for name, text in errors.items() if name not in known},
-        "open": any(params.values()) or any(field.error for field in fields),
+        "open": bool(scripts) or any(params.values()) or any(field.error for field in fields),
     }
 
 
@@ -63,7 +72,7 @@ def show(
         with read_session(request.app.state.engine) as session:
             run = get_run_document(session, like)
         kind, preset, entered = run.kind, run.preset or preset, as_launched(_kind(run.kind), run)
-    context = _context(_kind(kind), preset, entered, {})
+    context = _context(request, _kind(kind), preset, entered, {})
     return rendering.page(request, "pages/launch/show.html", like=like, **context)
 
 
@@ -107,5 +116,5 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
         errors = {item.field: item.message for item in refusal.errors} or {"": refusal.detail}
     else:
         return see(request, "run_page", run_id=run_id)
-    context = _context(kind, entered.get("preset", ""), entered, errors)
+    context = _context(request, kind, entered.get("preset", ""), entered, errors)
     return rendering.page(request, "pages/launch/show.html", 422, like=None, **context)

@@ -9,12 +9,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 from app.settings import Settings
-from app.web.http.problems import Problem
+from app.web.http.problems import BASE, Problem
 from app.web.security.access import is_predict
 
 JSON_BYTES: Final = 1024 * 1024
 FORM_BYTES: Final = 1024 * 1024
 """What a multipart form may add to the upload it carries."""
+ARCHIVE_BYTES: Final = 256 * 1024 * 1024
+"""Of the records of a traced program."""
 DRAIN_BYTES: Final = 64 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 LONGEST_LENGTH: Final = 18
@@ -23,6 +25,8 @@ LONGEST_LENGTH: Final = 18
 
 def limit_of(path: str, settings: Settings) -> int:
     """Return the size limit in bytes of a body sent to `path`."""
+    if path == f"{BASE}/traces":
+        return ARCHIVE_BYTES
     if path == "/classify" or is_predict(path):
         return settings.max_upload_bytes + FORM_BYTES
     return JSON_BYTES

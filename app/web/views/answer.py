@@ -15,7 +15,7 @@ from trainer.contract.kinds import kinds
 from trainer.contract.result import Relation
 
 MOST_CHECKS: Final = 3
-PICTURES: Final = frozenset({"histogram", "bars", "heat", "series", "confusion_matrix"})
+PICTURES: Final = frozenset({"histogram", "bars", "heat", "series", "confusion_matrix", "timeline"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,20 @@
 """Panels of a result, prepared for their templates: any kind is drawn only from its checks and panels."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.web.charts.lines import series_chart, single_points
 from app.web.charts.shapes import colour, floats, histogram_chart
+from app.web.charts.timeline import timeline_chart
 
 HEAT_STEPS: Final = 7
 NARROW_COLUMNS: Final = 5
 """Tables and heat maps with more columns use the full width."""
 NUMBERS: Final = "numbers"
 """A type of view, not of panel: a series of one point is shown as a number in a table."""
-KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images"})
+KNOWN: Final = frozenset({"table", "confusion_matrix", "series", "histogram", "bars", "heat", "images", "timeline"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +81,12 @@ def _panel_view(name: str, panel: Mapping[str, Any]) -> PanelView:
 
 def _wide(panel: Mapping[str, Any]) -> bool:
     columns = panel.get("columns", ())
-    return panel["type"] == "confusion_matrix" or len(columns) > NARROW_COLUMNS
+    return panel["type"] in ("confusion_matrix", "timeline") or len(columns) > NARROW_COLUMNS
 
 
 def _view(panel: Mapping[str, Any]) -> Any:
-    match panel["type"]:
-        case "confusion_matrix":
-            return confusion_rows(panel["labels"], panel["counts"])
-        case "series":
-            return series_chart(panel)
-        case "histogram":
-            return histogram_chart(panel)
-        case "bars":
-            return bar_rows(panel)
-        case "heat":
-            return heat_rows(panel)
-    return None
+    prepare = VIEWS.get(panel["type"])
+    return None if prepare is None else prepare(panel)
 
 
 def confusion_rows(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> list[HeatRow]:
@@ -153,3 +144,14 @@ def bar_rows(panel: Mapping[str, Any]) -> list[BarRow]:
         for index, label in enumerate(panel["labels"])
         for place, group in enumerate(panel["groups"])
     ]
+
+
+VIEWS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "confusion_matrix": lambda panel: confusion_rows(panel["labels"], panel["counts"]),
+    "series": series_chart,
+    "histogram": histogram_chart,
+    "bars": bar_rows,
+    "heat": heat_rows,
+    "timeline": timeline_chart,
+}
+"""What each type of panel needs to be drawn; the others are drawn from their data alone."""

@@ -19,6 +19,8 @@ from trainer.contract.checkpoints import resumable
 from trainer.contract.kinds import kinds
 
 MOST_OUTPUTS: Final = 24
+LONGEST: Final = 600
+"""Characters of a list in the summary."""
 
 
 def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
@@ -76,8 +78,14 @@ def summary_rows(summary: Mapping[str, Any], before: str = "") -> list[tuple[str
         if isinstance(value, Mapping):
             rows += summary_rows(value, f"{before}{name}.")
         else:
-            rows.append((f"{before}{name}", _text(value)))
+            rows.append((f"{before}{name}", _shortened(value)))
     return rows
+
+
+def _shortened(value: Any) -> str:
+    """Return a value as text, of a list of many objects only how many there are."""
+    text = _text(value)
+    return f"{len(value):,} entries, listed in result.json" if isinstance(value, list) and len(text) > LONGEST else text
 
 
 def _text(value: Any) -> str:

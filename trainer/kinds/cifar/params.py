@@ -152,6 +152,7 @@ def _model_file(params: Mapping[str, Any]) -> str:
 
 KIND = KindSpec(
     name="cifar",
+    position=10,
     title="Gradient synchronisations of an image classifier",
     description=(
         "Trains a small convolutional network on 32x32 images with gradient accumulation, counts every gradient "

@@ -36,10 +36,21 @@ class LocalExecutor:
 
     def start(self, plan: AttemptPlan) -> LocalHandle:
         """Write plan.json; the supervisor is started by the handle's first `status`. Raises OSError."""
-        write_json_atomically(plan.paths.plan, self._document(plan), within=plan.paths.run)
+        if plan.terminal:
+            raise OSError("this command can only be started by `ddp-audit trace` in its own terminal")
+        if plan.arrived:
+            return self._arrived(plan)
+        write_json_atomically(plan.paths.plan, document(plan, self._interpreter), within=plan.paths.run)
         handle = LocalHandle(plan, self._gpus, begin=self._begin)
         handle.status()
         return handle
+
+    def _arrived(self, plan: AttemptPlan) -> LocalHandle:
+        """Return the handle of an attempt that ended elsewhere; what is known of its end came with it."""
+        if not plan.paths.exit.exists():
+            end = {"schema_version": 1, "marker": plan.marker, "main": {}}
+            write_json_atomically(plan.paths.exit, end, within=plan.paths.run)
+        return LocalHandle(plan, self._gpus)
 
     def attach(self, plan: AttemptPlan, reference: Reference | None) -> LocalHandle:  # noqa: ARG002  # shim.json tells
         """Return the handle of an attempt that an earlier worker may have started."""
@@ -61,16 +72,21 @@ class LocalExecutor:
         argv = [sys.executable, "-m", SHIM, str(plan.paths.plan)]
         return self._starter.start(argv, plan.environment, cwd=str(plan.cwd), out=str(plan.paths.shim_log))
 
-    def _document(self, plan: AttemptPlan) -> dict[str, object]:
-        return {
-            "marker": plan.marker,
-            "launcher": plan.launcher,
-            "ranks": plan.ranks,
-            "argv": [self._interpreter, *plan.command],
-            "environment": dict(plan.environment),
-            "cwd": str(plan.cwd),
-            "grace_seconds": plan.grace_seconds,
-        }
+
+def document(plan: AttemptPlan, interpreter: str) -> dict[str, object]:
+    """Return plan.json: what the supervisor is to start."""
+    search_path = [*filter(None, [plan.search_path, os.environ.get("PYTHONPATH")])] if plan.search_path else []
+    return {
+        "marker": plan.marker,
+        "launcher": plan.launcher,
+        "ranks": plan.ranks,
+        "argv": list(plan.command) if plan.launcher == "command" else [interpreter, *plan.command],
+        "environment": dict(plan.environment),
+        "cwd": str(plan.cwd),
+        "grace_seconds": plan.grace_seconds,
+        "terminal": plan.terminal,
+        "python_path": os.pathsep.join(search_path),
+    }
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import AttemptPaths
 from worker.executors.local.main_process import Main, start_main
 from worker.executors.local.memory import oom_kills
+from worker.executors.local.program import FoundRanks, Program
 from worker.executors.local.ranks import Ranks
 from worker.marker import MARKER
 
@@ -44,7 +45,12 @@ class Shim:
 
     def __init__(self, plan: dict[str, Any], paths: AttemptPaths) -> None:
         self.plan, self.paths = plan, paths
-        self.ranks = Ranks(paths, expected=int(plan["ranks"]))
+        self.users = plan["launcher"] == "command"
+        """A program of the user's ends its own ranks as it sees fit, and may leave helpers behind."""
+        self.ranks = FoundRanks(paths, plan["marker"]) if self.users else Ranks(paths, expected=int(plan["ranks"]))
+        self.program: Program | None = None
+        self.interrupted = False
+        """Whether the terminal sent INT to everything in it, the program included."""
         self.main: Main | None = None
         self.main_ended_at: float | None = None
         self.launch_error: str | None = None
@@ -76,11 +82,20 @@ class Shim:
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_term)
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal.SIGINT, self._on_int)
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN, which would be inherited
+        signal.signal(signal.SIGWINCH, self._on_resize)
 
     def _on_term(self, *_: Any) -> None:
         self.term_asked = True
+
+    def _on_int(self, *_: Any) -> None:
+        self.interrupted = True
+
+    def _on_resize(self, *_: Any) -> None:
+        if self.program is not None:
+            self.program.resize()
 
     def _take(self) -> bool:
         """Write shim.json unless another shim has: two workers that both start the attempt cannot run it twice."""
@@ -101,6 +116,10 @@ class Shim:
         return self.paths.root / ".exit.reserve"
 
     def _start(self) -> None:
+        if self.users:
+            self.program = Program(self.plan, self.paths)
+            self.main = self.program.main
+            return
         alone = self.plan["launcher"] == "python"
         if alone:
             make_folder(self.paths.log(0, "stdout").parent, within=self.paths.run)
@@ -124,11 +143,15 @@ class Shim:
         self._reap()
         if self.term_asked and self.cause is None:
             self._begin("term", float(self.plan["grace_seconds"]))
-            if self.main.returncode is None:
+            # A program that the terminal interrupted is about to end in its own way; it has the grace to do so.
+            if self.main.returncode is None and not self.interrupted:
                 self.main.terminate()
-        self._judge()
+        if not self.users:
+            self._judge()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self._kill()
+        if self.main.returncode is not None and self.users and self.cause is None:
+            return False
         return self.main.returncode is None or bool(self._descendants())
 
     def _wait(self) -> None:
@@ -182,6 +205,8 @@ class Shim:
         return [Identity(pid=found.pid, start=found.start, boot=boot) for found in processes.children(os.getpid())]
 
     def _report(self, started_at: float, oom_seen: int) -> int:
+        if self.program is not None:
+            self.program.finish()
         self._reserve().unlink(missing_ok=True)
         left = [item for item in processes.carrying(MARKER, self.plan["marker"]) if item.pid != os.getpid()]
         code = self.main.returncode if self.main is not None else None

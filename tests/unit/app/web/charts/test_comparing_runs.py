@@ -105,3 +105,9 @@ def test_summary_is_table_or_row() -> None:
     summary = {"modes": {"every": {"steps": 1, "list": [1]}, "no_sync": {"steps": 2}}, "n": 5, "plain": {"a": 1}}
     assert summary_tables(summary) == [(["mode", "steps"], [["every", 1], ["no_sync", 2]])]
     assert summary_rows(summary) == [("n", "5"), ("plain.a", "1")]
+
+
+def test_long_lists_of_a_summary_are_counted() -> None:
+    assert summary_rows({"kills": [{"step": 3}, {"step": 4}]}) == [("kills", "step 3; step 4")]
+    windows = [{"step": step, "cells": [{"rank": 0, "weight": 0.25}]} for step in range(200)]
+    assert summary_rows({"windows": windows}) == [("windows", "200 entries, listed in result.json")]

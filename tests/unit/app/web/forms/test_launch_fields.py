@@ -62,9 +62,9 @@ def test_empty_field_takes_the_preset() -> None:
 def test_every_preset_survives_its_form() -> None:
     for document in kind_documents():
         for values in document["presets"].values():
-            entered = {name: plain(value) for name, value in values.items() if value is not None}
+            entered = {name: plain(value) for name, value in values.items() if value not in (None, "")}
             assert typed(document["schema"], entered) == {
-                key: value for key, value in values.items() if value is not None
+                key: value for key, value in values.items() if value not in (None, "")
             }
 
 

@@ -1,0 +1,110 @@
+"""From observed weights to the mistakes that explain them: identified, ambiguous, or honestly unexplained.
+
+Nothing here names the nearest hypothesis. A hypothesis explains windows when it gives every weight of every one of them
+within the tolerance; of those that do, the ones with the fewest mistakes are kept. When they name different mistakes,
+the answer is ambiguous and says how to tell them apart.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trainer.forensics.cells import Window, ratio
+from trainer.forensics.hypotheses import Hypothesis, Weights, hypotheses
+
+
+class Status(StrEnum):
+    """How far the weights are understood."""
+
+    CLEAN = "clean"
+    IDENTIFIED = "identified"
+    AMBIGUOUS = "ambiguous"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one or several windows say together."""
+
+    status: Status
+    names: tuple[str, ...] = ()
+    """The mistakes, by name; with AMBIGUOUS those of the first alternative."""
+    alternatives: tuple[tuple[str, ...], ...] = ()
+    """Of AMBIGUOUS: sets of mistakes that give the same weights, the first one included."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    even: bool = True
+    """Whether all units of each window weigh the same, whatever that is."""
+
+
+Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
+
+
+def explain(windows: Sequence[Window], *, tolerance: float = 1e-6, usual_micro_batches: int | None = None) -> Reading:
+    """Return what the weights of `windows` say, all of them made by the same code.
+
+    `tolerance` is relative, per weight: 1e-6 for factors measured in float32. Windows without a counted cell say
+    nothing.
+    """
+    telling = [window for window in windows if window.counted]
+    padded = any(_padding_weighs(window) for window in telling)
+    even = all(ratio(window) <= 1 + tolerance for window in telling)
+    found = _common(telling, tolerance, usual_micro_batches)
+    extra = frozenset({"padding_in_loss"}) if padded else frozenset[str]()
+    if not found:
+        status = Status.UNEXPLAINED if telling else Status.CLEAN
+        return Reading(status=status, names=tuple(sorted(extra)), even=even)
+    fewest = min(len(names) for names, _ in found)
+    kept = {names | extra: dict(parameters) for names, parameters in found if len(names) == fewest}
+    ordered = sorted(kept, key=_preference)
+    first = tuple(sorted(ordered[0]))
+    if len(ordered) > 1:
+        alternatives = tuple(tuple(sorted(names)) for names in ordered)
+        return Reading(
+            status=Status.AMBIGUOUS, names=first, alternatives=alternatives, parameters=kept[ordered[0]], even=even
+        )
+    status = Status.IDENTIFIED if first else Status.CLEAN
+    return Reading(status=status, names=first, parameters=kept[ordered[0]], even=even)
+
+
+def _common(windows: Sequence[Window], tolerance: float, usual: int | None) -> list[Key]:
+    """Return the hypotheses that explain every window, each once."""
+    common: dict[Key, None] | None = None
+    for window in windows:
+        observed: Weights = tuple(cell.weight for cell in window.counted)
+        mine = {
+            _key(item): None
+            for item in hypotheses(window, usual_micro_batches=usual)
+            if fits(item, observed, tolerance)
+        }
+        common = mine if common is None else {key: None for key in common if key in mine}
+        if not common:
+            return []
+    return list(common or {})
+
+
+def _key(item: Hypothesis) -> Key:
+    # A window's own numbers are not part of the mistake in the code; a rank whose count is used is.
+    told = {name: value for name, value in item.parameters.items() if name == "count_of_rank"}
+    return item.names, tuple(sorted(told.items()))
+
+
+def fits(item: Hypothesis, observed: Weights, tolerance: float) -> bool:
+    """Return whether a hypothesis gives every weight that was observed."""
+    return all(
+        math.isclose(item.scale * mine, seen, rel_tol=tolerance, abs_tol=0.0)
+        for mine, seen in zip(item.shape, observed, strict=True)
+    )
+
+
+def _padding_weighs(window: Window) -> bool:
+    largest = max(abs(cell.weight) for cell in window.counted)
+    return any(cell.padding > 0 and abs(cell.padding_weight) > 1e-6 * largest for cell in window.cells)
+
+
+PREFERENCE = ("mean_of_means", "rank_mean", "missing_world_size", "extra_world_size")
+
+
+def _preference(names: frozenset[str]) -> tuple[int, list[str]]:
+    ranks = [PREFERENCE.index(name) if name in PREFERENCE else len(PREFERENCE) for name in names]
+    return min(ranks, default=0), sorted(names)
