@@ -13,10 +13,10 @@ from .files import Files, Waiting, hand_over
 from .guard import Guard
 from .windows import Book, Cell, Window
 
-EVENT_SECONDS = 0.5
-"""At most one progress event in this time."""
-TOTALS_SECONDS = 2.0
-"""At most one record of totals in this time."""
+EVENT_SECONDS, EVENT_SHARE = 0.5, 1 / 20_000
+"""At most one progress event in this time, or in this share of the time since the start: some 60,000 in a day."""
+TOTALS_SECONDS, TOTALS_SHARE = 2.0, 1 / 200
+"""At most one record of totals in this time, or in this share of the time since the start: some 1,300 in a day."""
 MOST_SITES = 4096
 
 
@@ -36,8 +36,8 @@ class Core:
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.cell: Cell | None = None
         """The running backward pass."""
-        self.forwarded: list[int] = []
-        """Models whose forward ran since the last backward, with the flag of the last one."""
+        self.forwarded: set[int] = set()
+        """Models whose forward ran since the last backward."""
         self.forward_span: tuple[float, float] | None = None
         self.forward_sync: dict[int, bool] = {}
         self.forwards = 0
@@ -50,6 +50,7 @@ class Core:
         """What happened and could not be inspected -> how often."""
         self._sites: dict[tuple[str, Any], int] = {}
         self._numbers: dict[str, int] = {}
+        self._began = time.monotonic()
         self._event_at = self._totals_at = 0.0
         self.lock = threading.RLock()
 
@@ -127,12 +128,13 @@ class Core:
         files.crumb.step = step
         files.crumb.at("step")
         moment = time.monotonic()
-        if moment - self._event_at >= EVENT_SECONDS or step <= 3:
+        elapsed = moment - self._began
+        if step <= 3 or moment - self._event_at >= max(EVENT_SECONDS, EVENT_SHARE * elapsed):
             self._event_at = moment
             files.event("phase", phase="train", step=step)
             if values:
                 files.event("metrics", step=step, values=values)
-        if moment - self._totals_at >= TOTALS_SECONDS:
+        if moment - self._totals_at >= max(TOTALS_SECONDS, TOTALS_SHARE * elapsed):
             self.totals()
 
     def totals(self, *, last: bool = False) -> None:

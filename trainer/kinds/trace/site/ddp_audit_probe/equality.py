@@ -39,13 +39,17 @@ class Equality:
             self._look_for_unreduced(optimizer, number)
         if not self.due(number, step):
             return
-        gradients = [(name, item.grad) for name, item in self._named(optimizer) if item.grad is not None]
+        named = self._named(optimizer)
+        # By the parameters, which all ranks have, not by the gradients, of which one may lack some.
+        piece = digests.piece_at(step, digests.size(item for _, item in named))
+        gradients = ((name, item.grad.detach()) for name, item in named if item.grad is not None)
         core.record(
             "digest",
             what="gradients",
             optimizer=number,
             step=step,
-            values=digests.of_named(core.torch, ((name, item.detach()) for name, item in gradients)),
+            piece=piece,
+            values=digests.of_named(core.torch, gradients, piece),
         )
 
     def _look_for_unreduced(self, optimizer: Any, number: int) -> None:
@@ -66,27 +70,16 @@ class Equality:
             self.compare(step)
 
     def compare(self, step: int, *, last: bool = False) -> None:
-        """Write digests of all parameters and buffers of the wrapped models."""
+        """Write digests of all parameters and buffers of the wrapped models; of large ones as a whole with the last."""
         core = self.core
         for model, number in list(core.models.items()):
             module = model.module
-            core.record(
-                "digest",
-                what="parameters",
-                model=number,
-                step=step,
-                last=last,
-                values=digests.of_module(core.torch, module),
-            )
-            buffers = ((name, item.detach()) for name, item in module.named_buffers())
-            core.record(
-                "digest",
-                what="buffers",
-                model=number,
-                step=step,
-                last=last,
-                values=digests.of_named(core.torch, buffers),
-            )
+            for what, named in (("parameters", module.named_parameters), ("buffers", module.named_buffers)):
+                tensors = [(name, item.detach()) for name, item in named()]
+                sizes = 0 if last else digests.size(item for _, item in tensors)
+                piece = digests.piece_at(step, sizes)
+                values = digests.of_named(core.torch, tensors, piece)
+                core.record("digest", what=what, model=number, step=step, last=last, piece=piece, values=values)
             tracked = {name: int(item) for name, item in module.named_buffers() if name.endswith("num_batches_tracked")}
             if tracked:
                 forwards = core.counts.get(f"forwards of model {number}", 0)

@@ -18,6 +18,8 @@ MOST_PASSES = 6
 """Of one loader whose ids are kept."""
 MOST_BYTES = 64 << 20
 """Of all ids of one rank."""
+MOST_RECORDED = 20_000
+"""Passes that are recorded; a script that asks for one batch at a time makes one pass an update."""
 
 
 class Pass:
@@ -25,6 +27,8 @@ class Pass:
 
     def __init__(self, loader: int, number: int) -> None:
         self.loader, self.number = loader, number
+        self.keeps = number < MOST_PASSES
+        """Whether its ids are kept, or only counted."""
         self.ids = array.array("q")
         self.count = self.batches = 0
         self.odd = False
@@ -35,13 +39,28 @@ class Pass:
     def take(self, index: Any) -> None:
         """Take in what the sampler gave: one index or a batch of them."""
         self.batches += 1
-        for item in index if isinstance(index, (list, tuple)) else [index]:
-            self.count += 1
+        drawn = index if isinstance(index, (list, tuple)) else [index]
+        self.count += len(drawn)
+        if not self.keeps or len(self.ids) >= MOST_IDS:
+            return
+        before = len(self.ids)
+        try:
+            self.ids.extend(drawn)
+        except (TypeError, ValueError, OverflowError):
+            del self.ids[before:]
+            self._take_singly(drawn)
+        del self.ids[MOST_IDS:]
+
+    def _take_singly(self, drawn: Any) -> None:
+        for item in drawn:
             try:
-                if len(self.ids) < MOST_IDS:
-                    self.ids.append(int(item))
+                self.ids.append(int(item))
             except (TypeError, ValueError, OverflowError):
                 self.odd = True
+
+    def forget(self) -> None:
+        """Let the ids go; they are written, or never will be."""
+        self.ids = array.array("q")
 
 
 class Loaders:
@@ -52,7 +71,9 @@ class Loaders:
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._passes: dict[int, int] = {}
         self._open: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
-        self._written = 0
+        self._ends: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """Iterator -> what ends its newest pass when it goes."""
+        self._written = self._recorded = 0
 
     def install(self) -> None:
         """Wrap the iteration over loaders."""
@@ -82,7 +103,13 @@ class Loaders:
         number = self._loaders.get(loader)
         if number is None:
             number = self._loaders[loader] = core.number("loader")
-            core.record("loader", loader=number, **self._described(loader))
+            if number < MOST_RECORDED:
+                core.record("loader", loader=number, **self._described(loader))
+            weakref.finalize(loader, self._passes.pop, number, None).atexit = False
+        lasting = getattr(loader, "_iterator", None)  # with persistent workers, one iterator makes every pass
+        before = self._open.pop(lasting, None) if lasting is not None else None
+        if before is not None:
+            self._end(before)
         count = self._passes.get(number, 0)
         self._passes[number] = count + 1
         if count:
@@ -92,8 +119,16 @@ class Loaders:
     def _attach(self, iterator: Any, found: Pass, loader: Any) -> None:
         early = self._open.get(iterator)  # a loader with workers draws ahead while its iterator is made
         if early is not None and early.number < 0:
-            found.ids, found.count, found.batches, found.odd = early.ids, early.count, early.batches, early.odd
+            found.count, found.batches, found.odd = early.count, early.batches, early.odd
+            if found.keeps:
+                found.ids = early.ids
         self._open[iterator] = found
+        self._recorded += 1
+        if self._recorded > MOST_RECORDED:
+            self.core.miss("pass over a loader beyond the most that are recorded")
+            found.over = True
+            found.forget()
+            return
         sampler = _distributed(loader)
         self.core.record(
             "pass",
@@ -103,7 +138,10 @@ class Loaders:
             base_seed=getattr(iterator, "_base_seed", None),
             t=time.time(),
         )
-        weakref.finalize(iterator, self.core.guard.wrapped("loaders", self._end), found)
+        ended = self._ends.pop(iterator, None)
+        if ended is not None:
+            ended.detach()  # else every pass would live as long as an iterator that makes many
+        self._ends[iterator] = weakref.finalize(iterator, self.core.guard.wrapped("loaders", self._end), found)
 
     def _described(self, loader: Any) -> dict[str, Any]:
         data = self.core.torch.utils.data
@@ -147,7 +185,8 @@ class Loaders:
         found = self._open.get(iterator)
         if found is None:  # drawn while the iterator is being made
             found = self._open[iterator] = Pass(-1, -1)
-        found.take(index)
+        if not found.over:
+            found.take(index)
 
     def _ran_out(self, iterator: Any) -> None:
         found = self._open.get(iterator)
@@ -167,6 +206,8 @@ class Loaders:
                 place = handle.tell()
                 handle.write(data)
             self._written += len(data)
+        kept = len(found.ids) if place is not None else 0
+        found.forget()
         core.record(
             "drawn",
             loader=found.loader,
@@ -177,7 +218,7 @@ class Loaders:
             odd=found.odd,
             t=time.time(),
             place=place,
-            kept=len(found.ids) if place is not None else 0,
+            kept=kept,
         )
 
     def finish(self) -> None:

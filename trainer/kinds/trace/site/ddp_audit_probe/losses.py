@@ -120,7 +120,8 @@ class Losses:
     def _arrived(self, loss: Loss, gradient: Any) -> None:
         loss.factor = gradient.detach() if loss.factor is None else loss.factor + gradient.detach()
         cell = self.core.cell
-        if cell is not None and loss not in cell.losses:
+        if cell is not None and id(loss) not in cell.known:
+            cell.known.add(id(loss))
             cell.losses.append(loss)
 
     def _units(self, name: str, given: dict[str, Any], target: Any) -> tuple[Any, Any | None, bool]:

@@ -150,7 +150,7 @@ class Models:
             return
         core.forwards += 1
         core.count(f"forwards of model {number}")
-        core.forwarded.append(number)
+        core.forwarded.add(number)
         core.forward_sync[number] = bool(model.require_backward_grad_sync)
         core.forward_span = (began if core.forward_span is None else core.forward_span[0], time.time())
 

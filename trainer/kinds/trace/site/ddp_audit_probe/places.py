@@ -21,21 +21,27 @@ _LIBRARIES = tuple(
         }
     )
 )
-_known: dict[str, bool] = {}
+MOST_KNOWN = 10_000
+"""File names remembered; code that is made while a script runs can have a new one each time."""
+_known: dict[str, str] = {}
+"""File name of a frame -> its absolute path, empty for a library's."""
 
 
-def _is_library(filename: str) -> bool:
+def _own(filename: str) -> str:
+    """Return the absolute path of a file of the user's, an empty text for a library's or the probe's."""
     found = _known.get(filename)
     if found is None:
         path = os.path.abspath(filename)
-        found = (
+        library = (
             filename.startswith("<")
             or path.startswith(_HERE)
             or path.startswith(_LIBRARIES)
             or f"{os.sep}site-packages{os.sep}" in path
             or f"{os.sep}dist-packages{os.sep}" in path
         )
-        _known[filename] = found
+        found = "" if library else path
+        if len(_known) < MOST_KNOWN:
+            _known[filename] = found
     return found
 
 
@@ -53,8 +59,9 @@ def place(skip: int = 1) -> Place | None:
     for _ in range(DEEPEST):
         if frame is None:
             return None
-        if not _is_library(frame.f_code.co_filename):
-            return os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+        path = _own(frame.f_code.co_filename)
+        if path:
+            return path, frame.f_lineno
         frame = frame.f_back
     return None
 
@@ -66,7 +73,8 @@ def outline(skip: int = 1) -> list[Place]:
     for _ in range(DEEPEST):
         if frame is None or len(found) == 3:
             break
-        if not _is_library(frame.f_code.co_filename):
-            found.append((os.path.abspath(frame.f_code.co_filename), frame.f_lineno))
+        path = _own(frame.f_code.co_filename)
+        if path:
+            found.append((path, frame.f_lineno))
         frame = frame.f_back
     return found

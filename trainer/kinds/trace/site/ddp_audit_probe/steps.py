@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from typing import Any, Callable
 
 from .core import Core
@@ -12,6 +13,8 @@ from .guard import replace
 from .models import Models
 from .windows import Cell
 
+MOST_OPTIMIZERS = 256
+"""In one process; more, as in a search over many trainings, are only counted."""
 WATCHED = 3
 """Parameters of each optimizer that tell whether a backward reached it: the first, the middle and the last."""
 ADAPTIVE = ("Adam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor", "Lion", "LAMB", "NovoGrad", "Muon")
@@ -24,7 +27,7 @@ class Steps:
     def __init__(self, core: Core, models: Models) -> None:
         self.core, self.models = core, models
         self.equality = Equality(core, models)
-        self._watched: dict[int, list[Any]] = {}
+        self._watched: dict[int, list[weakref.ref[Any]]] = {}
         self._hooks: list[Any] = []
         self._stepping: dict[int, float] = {}
 
@@ -62,11 +65,10 @@ class Steps:
     def _begin_backward(self) -> None:
         core = self.core
         for number, book in core.books.items():
-            watched = self._watched.get(number, [])
-            if book.window.cells and watched and all(parameter.grad is None for parameter in watched):
+            if book.window.cells and self._without_gradients(number):
                 book.cleared()
         cell = Cell(core.forward_span, time.time())
-        cell.models = sorted(set(core.forwarded))
+        cell.models = sorted(core.forwarded)
         cell.forwards = core.forwards
         cell.wanted = [
             any(core.forward_sync.get(number, False) for number in cell.models),
@@ -74,9 +76,14 @@ class Steps:
         ]
         cell.place = core.site("backward", 4)
         cell.scale, cell.rows = core.scale, core.rows
-        core.forwarded, core.forward_span, core.forwards, core.scale, core.rows = [], None, 0, None, None
+        core.forwarded, core.forward_span, core.forwards, core.scale, core.rows = set(), None, 0, None, None
         core.cell = cell
         core.mark("backward")
+
+    def _without_gradients(self, number: int) -> bool:
+        """Return whether no watched parameter of an optimizer holds a gradient."""
+        watched = [parameter for parameter in (held() for held in self._watched.get(number, ())) if parameter is not None]
+        return bool(watched) and all(parameter.grad is None for parameter in watched)
 
     def _end_backward(self) -> None:
         core, cell = self.core, self.core.cell
@@ -119,6 +126,9 @@ class Steps:
             return core.optimizers[optimizer]
         if not getattr(optimizer, "param_groups", None):
             return None
+        if len(self._watched) >= MOST_OPTIMIZERS:
+            core.miss("optimizer beyond the most that are watched")
+            return None
         number = core.optimizers[optimizer] = core.number("optimizer")
         name = type(optimizer).__name__
         core.record(
@@ -142,19 +152,21 @@ class Steps:
             return
         chosen = {0, len(parameters) // 2, len(parameters) - 1}
         watched = self._watched.setdefault(number, [])
-        known = {id(item) for item in watched}
+        known = {id(held()) for held in watched}
         for index in sorted(chosen)[:WATCHED]:
             parameter = parameters[index]
             if id(parameter) in known:
                 continue
-            watched.append(parameter)
+            watched.append(weakref.ref(parameter))
 
             def arrived(_parameter: Any, number: int = number) -> None:
                 cell = core.cell
                 if cell is not None and number not in cell.optimizers:
                     cell.optimizers.append(number)
 
-            parameter.register_post_accumulate_grad_hook(core.guard.wrapped("steps", arrived))
+            hook = parameter.register_post_accumulate_grad_hook(core.guard.wrapped("steps", arrived))
+            # Else each new optimizer of one model would slow its backward.
+            weakref.finalize(optimizer, hook.remove).atexit = False
 
     def _before_step(self, optimizer: Any, arguments: Any, options: dict[str, Any]) -> Any:
         core = self.core
@@ -223,7 +235,11 @@ class Steps:
         return zero_grad
 
     def _module_cleared(self, module: Any) -> None:
+        open_books = [book for book in self.core.books.values() if book.window.cells]
+        if not open_books:  # as after a step: going through a large model's parameters takes time
+            return
         cleared = {id(parameter) for parameter in module.parameters()}
-        for number, watched in self._watched.items():
-            if watched and all(id(parameter) in cleared for parameter in watched):
-                self.core.book(number).cleared()
+        for book in open_books:
+            watched = self._watched.get(book.number)
+            if watched and all(id(held()) in cleared for held in watched):
+                book.cleared()

@@ -73,6 +73,8 @@ class Cell:
     def __init__(self, forward: tuple[float, float] | None, begin: float) -> None:
         self.forward, self.backward = forward, [begin, begin]
         self.losses: list[Loss] = []
+        self.known: set[int] = set()
+        """Their ids: a loss used twice in one backward is one loss, and there can be thousands."""
         self.models: list[int] = []
         """DDP modules whose forward led here."""
         self.optimizers: list[int] = []

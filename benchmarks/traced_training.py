@@ -1,0 +1,103 @@
+"""One rank of a training as a user would write it: `traced_training MODEL MICRO_BATCHES`; started by `tracing.py`.
+
+Reads a number of updates per line, trains that many, and answers with a line of JSON: `seconds`, `probe` (seconds the
+probe says it took of them, 0 untraced) and `resident` (bytes of memory).
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+WORDS, LENGTH, WIDTH = 4000, 64, 256
+SAMPLES = 4096
+
+
+class Transformer(nn.Module):
+    """A decoder over words: 5 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True)
+        self.embed, self.layers = nn.Embedding(WORDS, WIDTH), nn.TransformerEncoder(layer, 4)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return scores, one row a word."""
+        return self.head(self.layers(self.embed(words))).flatten(0, 1)
+
+
+def _images() -> nn.Module:
+    blocks: list[nn.Module] = []
+    for before, after in ((3, 64), (64, 128), (128, 128), (128, 256)):
+        blocks += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(1024, 10))
+
+
+def _training(name: str) -> tuple[nn.Module, TensorDataset, int]:
+    """Return model, data set and size of a micro-batch."""
+    if name == "transformer":
+        words = torch.randint(0, WORDS, (SAMPLES, LENGTH))
+        return Transformer(), TensorDataset(words, words.roll(-1, 1)), 4
+    if name == "images":
+        return _images(), TensorDataset(torch.randn(SAMPLES, 3, 32, 32), torch.randint(0, 10, (SAMPLES,))), 32
+    return nn.Linear(4, 4), TensorDataset(torch.randn(SAMPLES, 4), torch.randint(0, 4, (SAMPLES,))), 8
+
+
+def _batches(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]") -> Iterator[Any]:
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def _probe_seconds() -> float:
+    """Return the probe's own count of its time, 0 where there is none."""
+    probe = getattr(sys.excepthook, "__self__", None)
+    return float(probe.core.guard.seconds) if probe is not None else 0.0
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Train as told."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(7)
+    torch.set_num_threads(1)
+    module, data, size = _training(sys.argv[1])
+    micro_batches = int(sys.argv[2])
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    batches = _batches(DataLoader(data, batch_size=size, sampler=sampler), sampler)
+    model = DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    for line in sys.stdin:
+        dist.barrier()
+        began, probe = time.perf_counter(), _probe_seconds()
+        for _ in range(int(line)):
+            for index in range(micro_batches):
+                inputs, targets = next(batches)
+                with contextlib.nullcontext() if index == micro_batches - 1 else model.no_sync():
+                    loss = nn.functional.cross_entropy(model(inputs), targets.flatten())
+                    (loss / micro_batches).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        answer = {"seconds": time.perf_counter() - began, "probe": _probe_seconds() - probe, "resident": _resident()}
+        print(json.dumps(answer), flush=True)
+    dist.destroy_process_group()
+
+
+main()

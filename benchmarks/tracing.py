@@ -1,0 +1,190 @@
+"""Cost of the trace in a training script that nobody changed.
+
+Run: `python -m benchmarks.tracing [--pairs 40] [--most-steps 100000]`
+The same two-rank training twice at once, traced by the real `sitecustomize` and untraced: short blocks of updates in
+turns, the other ranks wait meanwhile. Printed: median time of an update on both sides, median ratio of the pairs, and
+the probe's own count of the time spent in it, which does not depend on the noise of the machine. Goal: at most 2 %.
+Then tiny updates by the ten thousand: memory of a rank and size of its files. Then digests of large models.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from benchmarks.ranks import RANKS, ROOT, header
+
+SITE = ROOT / "trainer" / "kinds" / "trace" / "site"
+GOAL = 0.02
+WARM_UP = 24
+"""Updates before the first pair: the first 20 windows of a trace are all looked at."""
+BLOCK = 2
+MEBIBYTE = 1 << 20
+LARGE = (1_000_000, 10_000_000, 100_000_000)
+SETTINGS = (("transformer", 1), ("transformer", 4), ("images", 1), ("images", 4))
+
+
+class Side:
+    """The ranks of one training, traced or untraced, driven over their standard streams."""
+
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"], folder: Path) -> None:
+        self._processes, self.folder = processes, folder
+
+    def run(self, updates: int) -> list[dict[str, Any]]:
+        """Train on; return what each rank says: `seconds` of the updates, `probe` seconds in them, `resident` bytes."""
+        for process in self._processes:
+            _stream(process.stdin).write(f"{updates}\n")
+            _stream(process.stdin).flush()
+        answers = [_stream(process.stdout).readline() for process in self._processes]
+        return [json.loads(answer) for answer in answers]
+
+    def seconds(self, updates: int) -> float:
+        """Train on and return the seconds of the slower rank."""
+        return float(max(answer["seconds"] for answer in self.run(updates)))
+
+    def written(self) -> dict[str, int]:
+        """Return file -> bytes of what rank 0 wrote."""
+        return {path.suffix: path.stat().st_size for path in sorted(self.folder.glob("rank0.*"))}
+
+
+@contextmanager
+def side(model: str, accumulation: int, *, traced: bool) -> Iterator[Side]:
+    """Start the ranks of a training and yield them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": f"{SITE}:{ROOT}" if traced else ROOT}
+        variables = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        variables |= {"DDP_AUDIT_TRACE": folder} if traced else {}
+        argv = [sys.executable, "-m", "benchmarks.traced_training", model, str(accumulation)]
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        argv,
+                        cwd=ROOT,
+                        env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                for rank in range(RANKS)
+            ]
+            yield Side(processes, Path(folder))  # leaving closes the pipes, upon which the ranks end
+
+
+def _stream(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise RuntimeError("started without pipes")
+    return stream
+
+
+def compare(model: str, accumulation: int, pairs: int) -> None:
+    """Print both sides of one training."""
+    with side(model, accumulation, traced=True) as traced, side(model, accumulation, traced=False) as plain:
+        for each in (traced, plain):
+            each.run(WARM_UP)
+        times, probe, updates = [], 0.0, 0
+        for number in range(pairs):
+            first = plain.seconds(BLOCK) if number % 2 else 0.0
+            answers = traced.run(BLOCK)
+            left = max(answer["seconds"] for answer in answers)
+            times.append((left, first or plain.seconds(BLOCK)))
+            probe += max(answer["probe"] for answer in answers)
+            updates += BLOCK
+    on, off = (statistics.median(pair[place] for pair in times) / BLOCK for place in (0, 1))
+    ratios = [first / second for first, second in times]
+    quarters = statistics.quantiles(ratios, n=4)
+    cost = quarters[1] - 1
+    print(header(f"trace: {model}, {accumulation} micro-batches an update", pairs))
+    print(f"traced              {on * 1000:8.2f} ms an update")
+    print(f"untraced            {off * 1000:8.2f} ms an update")
+    noise = (quarters[2] - quarters[0]) / 2 / pairs**0.5
+    judged = "reached" if cost <= GOAL else "MISSED"
+    judged = judged if noise < GOAL / 2 else f"{judged}, noise of the median {noise:.1%}"
+    print(f"cost                {cost:8.2%} (goal {GOAL:.0%}: {judged})")
+    print(f"half of the pairs   {quarters[0] - 1:8.2%} to {quarters[2] - 1:.2%}")
+    print(f"in the probe        {probe / updates * 1000:8.3f} ms an update, {probe / updates / off:.2%}\n", flush=True)
+
+
+def grow(most: int) -> None:
+    """Print memory and files of a rank after more and more tiny updates."""
+    marks = [count for count in (1000, 10_000, 50_000, 100_000) if count < most] + [most]
+    print(f"tiny updates, rank 0: resident memory, and what it wrote ({RANKS} ranks)")
+    with side("tiny", 1, traced=True) as traced, side("tiny", 1, traced=False) as plain:
+        done, spent = 0, 0.0
+        for mark in marks:
+            answer, bare = traced.run(mark - done)[0], plain.run(mark - done)[0]
+            spent, done = spent + answer["probe"], mark
+            files = ", ".join(f"{name} {size:,}" for name, size in traced.written().items())
+            print(
+                f"{mark:8,} updates: {answer['resident'] / MEBIBYTE:7.1f} MiB traced, "
+                f"{bare['resident'] / MEBIBYTE:7.1f} untraced; probe {spent / done * 1e6:.0f} us an update; bytes: {files}",
+                flush=True,
+            )
+
+
+def digest_large() -> None:
+    """Print what one digest of all parameters costs, beside one plain update of them."""
+    sys.path.insert(0, str(SITE))
+    from ddp_audit_probe import digests
+
+    torch.set_num_threads(1)
+    print("\ndigest of a model's parameters, one thread")
+    for elements in LARGE:
+        values, gradient = torch.randn(elements), torch.randn(elements)
+        named = [("weight", values)]
+        whole, sampled, update = (
+            _fastest(action)
+            for action in (
+                lambda named=named: digests.of_named(torch, named),
+                lambda named=named: digests.of_named(torch, named, turn=1),
+                lambda values=values, gradient=gradient: values.add_(gradient, alpha=-1e-6),
+            )
+        )
+        print(
+            f"{elements:12,} parameters: whole {whole * 1000:7.1f} ms, at a sampled step {sampled * 1000:7.1f} ms, "
+            f"update by SGD alone {update * 1000:7.1f} ms",
+            flush=True,
+        )
+
+
+def _fastest(action: Any) -> float:
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        action()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=40, help="at least 2; 0 leaves this part out")
+    parser.add_argument("--most-steps", type=int, default=100_000, help="tiny updates; 0 leaves this part out")
+    options = parser.parse_args()
+    if options.pairs == 1 or options.pairs < 0:
+        parser.error("--pairs must be 0 or at least 2")
+    for model, accumulation in SETTINGS if options.pairs else ():
+        compare(model, accumulation, options.pairs)
+    if options.most_steps > 0:
+        grow(options.most_steps)
+    digest_large()
+
+
+if __name__ == "__main__":
+    main()
