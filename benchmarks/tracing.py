@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,14 @@ BLOCK = 2
 MEBIBYTE = 1 << 20
 LARGE = (1_000_000, 10_000_000, 100_000_000)
 SETTINGS = (("transformer", 1), ("transformer", 4), ("images", 1), ("images", 4))
+
+
+class Block(NamedTuple):
+    """Seconds of a few updates: by the clock, of processor time, and in the probe by its own count."""
+
+    seconds: float
+    processor: float
+    probe: float
 
 
 class Side:
@@ -49,9 +57,10 @@ class Side:
         answers = [_stream(process.stdout).readline() for process in self._processes]
         return [json.loads(answer) for answer in answers]
 
-    def seconds(self, updates: int) -> float:
-        """Train on and return the seconds of the slower rank."""
-        return float(max(answer["seconds"] for answer in self.run(updates)))
+    def block(self) -> Block:
+        """Train one block of updates; the slower rank counts."""
+        answers = self.run(BLOCK)
+        return Block(*(max(answer[name] for answer in answers) for name in Block._fields))
 
     def written(self) -> dict[str, int]:
         """Return file -> bytes of what rank 0 wrote."""
@@ -97,27 +106,34 @@ def compare(model: str, accumulation: int, pairs: int) -> None:
     with side(model, accumulation, traced=True) as traced, side(model, accumulation, traced=False) as plain:
         for each in (traced, plain):
             each.run(WARM_UP)
-        times, probe, updates = [], 0.0, 0
+        times = []
         for number in range(pairs):
-            first = plain.seconds(BLOCK) if number % 2 else 0.0
-            answers = traced.run(BLOCK)
-            left = max(answer["seconds"] for answer in answers)
-            times.append((left, first or plain.seconds(BLOCK)))
-            probe += max(answer["probe"] for answer in answers)
-            updates += BLOCK
-    on, off = (statistics.median(pair[place] for pair in times) / BLOCK for place in (0, 1))
-    ratios = [first / second for first, second in times]
-    quarters = statistics.quantiles(ratios, n=4)
-    cost = quarters[1] - 1
+            if number % 2:
+                right = plain.block()
+                times.append((traced.block(), right))
+            else:
+                left = traced.block()
+                times.append((left, plain.block()))
     print(header(f"trace: {model}, {accumulation} micro-batches an update", pairs))
-    print(f"traced              {on * 1000:8.2f} ms an update")
-    print(f"untraced            {off * 1000:8.2f} ms an update")
-    noise = (quarters[2] - quarters[0]) / 2 / pairs**0.5
-    judged = "reached" if cost <= GOAL else "MISSED"
-    judged = judged if noise < GOAL / 2 else f"{judged}, noise of the median {noise:.1%}"
-    print(f"cost                {cost:8.2%} (goal {GOAL:.0%}: {judged})")
-    print(f"half of the pairs   {quarters[0] - 1:8.2%} to {quarters[2] - 1:.2%}")
-    print(f"in the probe        {probe / updates * 1000:8.3f} ms an update, {probe / updates / off:.2%}\n", flush=True)
+    for name in ("seconds", "processor"):
+        _compared(name, [(getattr(left, name), getattr(right, name)) for left, right in times])
+    probe = statistics.mean(left.probe for left, _ in times) / BLOCK
+    share = probe * BLOCK / statistics.median(right.seconds for _, right in times)
+    print(f"in the probe, by its own count: {probe * 1000:.3f} ms an update, {share:.2%} (goal {GOAL:.0%})\n", flush=True)
+
+
+def _compared(name: str, times: Sequence[tuple[float, float]]) -> None:
+    """Print one kind of time on both sides, with the ratio of the pairs."""
+    on, off = (statistics.median(pair[place] for pair in times) / BLOCK * 1000 for place in (0, 1))
+    quarters = statistics.quantiles([first / second - 1 for first, second in times], n=4)
+    noise = (quarters[2] - quarters[0]) / 2 / len(times) ** 0.5
+    judged = "reached" if quarters[1] <= GOAL else "MISSED"
+    judged = judged if noise < GOAL else "the machine is too noisy for a result"
+    label = {"seconds": "by the clock", "processor": "processor time"}[name]
+    print(
+        f"{label:15}{on:8.1f} ms an update traced, {off:8.1f} untraced: cost {quarters[1]:+.2%} (goal {GOAL:.0%}: "
+        f"{judged}); half of the pairs {quarters[0]:+.2%} to {quarters[2]:+.2%}"
+    )
 
 
 def grow(most: int) -> None:
@@ -145,13 +161,14 @@ def digest_large() -> None:
     torch.set_num_threads(1)
     print("\ndigest of a model's parameters, one thread")
     for elements in LARGE:
+        piece = digests.piece_at(1, 4 * elements)
         values, gradient = torch.randn(elements), torch.randn(elements)
         named = [("weight", values)]
         whole, sampled, update = (
             _fastest(action)
             for action in (
                 lambda named=named: digests.of_named(torch, named),
-                lambda named=named: digests.of_named(torch, named, turn=1),
+                lambda named=named, piece=piece: digests.of_named(torch, named, piece),
                 lambda values=values, gradient=gradient: values.add_(gradient, alpha=-1e-6),
             )
         )

@@ -43,20 +43,12 @@ class Pass:
         self.count += len(drawn)
         if not self.keeps or len(self.ids) >= MOST_IDS:
             return
-        before = len(self.ids)
         try:
             self.ids.extend(drawn)
+            del self.ids[MOST_IDS:]
         except (TypeError, ValueError, OverflowError):
-            del self.ids[before:]
-            self._take_singly(drawn)
-        del self.ids[MOST_IDS:]
-
-    def _take_singly(self, drawn: Any) -> None:
-        for item in drawn:
-            try:
-                self.ids.append(int(item))
-            except (TypeError, ValueError, OverflowError):
-                self.odd = True
+            self.odd, self.keeps = True, False
+            self.forget()
 
     def forget(self) -> None:
         """Let the ids go; they are written, or never will be."""
@@ -120,6 +112,7 @@ class Loaders:
         early = self._open.get(iterator)  # a loader with workers draws ahead while its iterator is made
         if early is not None and early.number < 0:
             found.count, found.batches, found.odd = early.count, early.batches, early.odd
+            found.keeps = found.keeps and early.keeps
             if found.keeps:
                 found.ids = early.ids
         self._open[iterator] = found
