@@ -75,6 +75,7 @@ def train(
     steps_skipped: Callable[[int], int] = lambda _rank: 0,
     forwards_of: Callable[[int], int] = lambda _rank: 1,
     workers: int = 0,
+    persistent: bool = False,
 ) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -91,6 +92,7 @@ def train(
         sampler=distributed,
         shuffle=sampler == "shuffle",
         num_workers=workers,
+        persistent_workers=persistent,
     )
     for epoch in range(EPOCHS):
         if distributed is not None and set_epoch:
@@ -120,6 +122,7 @@ def _evaluate(model: nn.Module, pictures: Any) -> None:
 CASES: dict[str, Callable[[], None]] = {
     "right": lambda: train(evaluate=True),
     "right_workers": lambda: train(workers=1),
+    "right_persistent_workers": lambda: train(workers=2, persistent=True),
     "iterable": lambda: train(data=Stream(), sampler="none"),
     "buffers_moved_twice": lambda: train(recompute=True),
     "same_data_on_all_ranks": lambda: train(sampler="shuffle", seed=lambda _rank: 11),

@@ -54,6 +54,7 @@ PICTURES_WRONG = {
 PICTURES_NOTES = {
     "right": {"buffers_differ"},
     "right_workers": {"buffers_differ"},
+    "right_persistent_workers": {"buffers_differ"},
     "different_random_streams": {"buffers_differ"},
     "same_random_stream": {"buffers_differ", "same_random_stream"},
     "different_initial_weights": {"buffers_differ", "different_initial_weights"},
