@@ -37,7 +37,8 @@ class Transformer(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Return scores, one row a word."""
-        return self.head(self.layers(self.embed(words))).flatten(0, 1)
+        scores: torch.Tensor = self.head(self.layers(self.embed(words)))
+        return scores.flatten(0, 1)
 
 
 def _images() -> nn.Module:
@@ -67,7 +68,7 @@ def _batches(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]") -> I
 
 def _probe_seconds() -> float:
     """Return the probe's own count of its time, 0 where there is none."""
-    return sum(guard.seconds for guard in GUARDS)
+    return float(sum(guard.seconds for guard in GUARDS))
 
 
 def _guards() -> list[Any]:
@@ -98,7 +99,7 @@ def main() -> None:
             for index in range(micro_batches):
                 inputs, targets = next(batches)
                 with contextlib.nullcontext() if index == micro_batches - 1 else model.no_sync():
-                    loss = nn.functional.cross_entropy(model(inputs), targets.flatten())
+                    loss: Any = nn.functional.cross_entropy(model(inputs), targets.flatten())
                     (loss / micro_batches).backward()
             optimizer.step()
             optimizer.zero_grad()

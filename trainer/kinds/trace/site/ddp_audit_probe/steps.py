@@ -82,7 +82,9 @@ class Steps:
 
     def _without_gradients(self, number: int) -> bool:
         """Return whether no watched parameter of an optimizer holds a gradient."""
-        watched = [parameter for parameter in (held() for held in self._watched.get(number, ())) if parameter is not None]
+        watched = [
+            parameter for parameter in (held() for held in self._watched.get(number, ())) if parameter is not None
+        ]
         return bool(watched) and all(parameter.grad is None for parameter in watched)
 
     def _end_backward(self) -> None:
