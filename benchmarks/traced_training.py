@@ -81,7 +81,7 @@ def _resident() -> int:
 
 
 def main() -> None:
-    """Train as told."""
+    """Train with the given options."""
     dist.init_process_group("gloo")
     torch.manual_seed(7)
     torch.set_num_threads(1)

@@ -163,7 +163,7 @@ def grow(most: int) -> None:
 
 
 def digest_large() -> None:
-    """Print what one digest of all parameters costs, beside one plain update of them."""
+    """Print what one digest of all parameters costs, next to one plain update of them."""
     sys.path.insert(0, str(SITE))
     from ddp_audit_probe import digests
 
@@ -198,7 +198,7 @@ def _fastest(action: Any) -> float:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=40, help="at least 2; 0 leaves this part out")
     parser.add_argument("--most-steps", type=int, default=100_000, help="tiny updates; 0 leaves this part out")

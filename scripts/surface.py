@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ("app", "worker", "trainer", "migrations", "scripts")
-OURS = (*RUNTIME, "benchmarks", "tests", "ddp_audit_probe")
+OURS = (*RUNTIME, "benchmarks", "tests", "ddp_audit_probe", "language")
 UNSEEN = {"httptools": "uvicorn", "uvloop": "uvicorn"}
 """Declared although nothing imports them: the library that loads each of them."""
 PRIVATE_FILES = (

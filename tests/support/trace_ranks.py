@@ -47,6 +47,7 @@ def rank_main(request: dict[str, Any], rank: int, port: int) -> NoReturn:
             probe = Probe(request["folder"], request.get("options", {}))
             probe.attach(torch)
         sys.argv = [request["script"], *request["arguments"]]
+        sys.path.insert(0, str(Path(request["script"]).parent))
         runpy.run_path(request["script"], run_name="__main__")
         code = 0
         if request["traced"]:

@@ -37,7 +37,7 @@ def held() -> dict[str, int]:
 
 
 def items(value: Any) -> int:
-    """Return how many things a container holds, and what it holds holds."""
+    """Return the number of objects in a container, including nested ones."""
     if isinstance(value, Mapping):
         return sum(1 + items(item) for item in list(value.values()))
     if isinstance(value, (list, tuple, set)):

@@ -11,7 +11,7 @@ from tests.support.traced import Ranks, ranks
 EARLY, LATE = 470, 2510
 """Both inside an epoch and no powers of two."""
 MOST_BYTES = 400_000
-"""Of all files of a rank after so many updates: 63 epochs, each of which made a loader of its own."""
+"""Of all files of a rank after so many updates: 63 epochs, each with a new loader."""
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ MOST_BYTES = 16 << 20
 WHOLE_BYTES = 64 << 10
 """A tensor up to this size is always looked at as a whole."""
 MOST_TENSORS = 4096
-"""That have a digest of their own; all others share one."""
+"""Tensors with a separate digest; all others share one."""
 Piece = tuple[int, int]
 """(index, how many pieces): which of so many equal pieces of every tensor is looked at."""
 WHOLE: Piece = (0, 1)
