@@ -154,6 +154,12 @@ DRAWERS: Final[Mapping[str, Drawer]] = {
 
 
 def draw(panel: Panel) -> Figure | None:
-    """Return the figure of a panel, None for tables and pictures."""
+    """Return the figure of a panel; None for tables, images and series without a line to draw."""
     drawer = DRAWERS.get(panel.type)
-    return None if drawer is None else drawer(panel)
+    return None if drawer is None or _is_single(panel) else drawer(panel)
+
+
+def _is_single(panel: Panel) -> bool:
+    """Whether no line of a series has more than one point: a number for a table, as on the page."""
+    lines = panel.lines if isinstance(panel, SeriesPanel) else []
+    return bool(lines) and all(sum(map(math.isfinite, floats(line.y))) < 2 for line in lines)

@@ -29,11 +29,20 @@ def test_figures_are_written_and_repeatable(tmp_path: Path) -> None:
 
 
 def test_odd_texts_and_numbers_are_drawn(tmp_path: Path) -> None:
-    panel = SeriesPanel(title="$\\frac{1}$ <b>", x=[1, 2], lines=[Line(name="$x$ & y", y=["NaN", "Infinity"])])
+    panel = SeriesPanel(
+        title="$\\frac{1}$ <b>", x=[1, 2, 3, 4], lines=[Line(name="$x$ & y", y=["NaN", "Infinity", 1.0, 2.0])]
+    )
     svg, _ = draw_panels([panel], tmp_path, within=tmp_path)
     assert "&lt;b&gt;" in svg.read_text()
     assert slug("$\\frac{1}$ <b>") == "frac-1-b"
     assert slug("…") == "panel"
+
+
+def test_series_of_one_point_is_not_drawn(tmp_path: Path) -> None:
+    """The page shows it as a number in a table."""
+    single = SeriesPanel(title="Loss", x=[1, 2], lines=[Line(name="train", y=[0.5, "NaN"])])
+    line = SeriesPanel(title="Loss", x=[1, 2], lines=[Line(name="train", y=[0.5, 0.4])])
+    assert [path.suffix for path in draw_panels([single, line], tmp_path, within=tmp_path)] == [".svg", ".png"]
 
 
 def test_drawing_needs_no_torch() -> None:

@@ -39,6 +39,8 @@ class Pass:
     def take(self, index: Any) -> None:
         """Take in what the sampler gave: one index or a batch of them."""
         self.batches += 1
+        if hasattr(index, "tolist"):  # of a batch sampler that yields arrays or tensors
+            index = index.tolist()
         drawn = index if isinstance(index, (list, tuple)) else [index]
         self.count += len(drawn)
         if not self.keeps or len(self.ids) >= MOST_IDS:

@@ -208,7 +208,7 @@ class Steps:
             return
         values: dict[str, Any] = {}
         if looked_at:
-            core.closed(number, book.steps, window, at, why="first" if book.steps <= 20 else "sample")
+            core.closed(number, book.steps, window, at, why="first" if book.steps <= book.first else "sample")
             losses = [loss.read().get("value") for cell in window.cells for loss in cell.losses]
             known = [value for value in losses if isinstance(value, float)]
             if known:

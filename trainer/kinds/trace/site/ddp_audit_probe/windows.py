@@ -125,7 +125,7 @@ class Book:
     """The windows of one optimizer."""
 
     def __init__(self, number: int, first: int) -> None:
-        self.number, self._first = number, first
+        self.number, self.first = number, first
         self.steps = 0
         self.skipped = 0
         self.window = Window()
@@ -165,7 +165,7 @@ class Book:
             count = self.patterns.setdefault(key, [0, self.steps, self.steps])
             count[0] += 1
             count[2] = self.steps
-        looked_at = self.steps <= self._first or self.steps & (self.steps - 1) == 0
+        looked_at = self.steps <= self.first or self.steps & (self.steps - 1) == 0
         self.newest = None if looked_at else (self.steps, window, at)
         return window, looked_at
 
