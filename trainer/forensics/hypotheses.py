@@ -2,7 +2,7 @@
 
 A hypothesis is a shape (what the weights of the cells are to one another) times a scale (what they sum to). Shapes with
 equal weights for all units are right; a scale of 1 is right. Each departure has one name, so several at once are named
-together. Every formula is from docs/trace.md, section "What a unit weighs".
+together. Every formula is from docs/trace-files.md, section "What a unit weighs".
 """
 
 import itertools
