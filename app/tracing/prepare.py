@@ -14,7 +14,7 @@ SITE: Final = "site"
 RECORDS: Final = "records"
 OPTIONS: Final = "trace.json"
 VERSION: Final = 1
-LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.toml")
+LEFT_OUT: Final = shutil.ignore_patterns("__pycache__")
 
 
 class Unwritable(ValueError):

@@ -59,7 +59,8 @@ def test_script_of_its_own_before_ours_is_run(tmp_path: Path) -> None:
 def test_json_leaves_standard_output_to_the_document(tmp_path: Path) -> None:
     done = trace(tmp_path, "--json", "--", PYTHON, ODD, "echo", typed="\n")
     assert json.loads(done.stdout)["verdict"] == "inconclusive"
-    assert {"out", "err"} <= set(done.stderr.splitlines())
+    assert "out" in done.stderr
+    assert "err" in done.stderr
 
 
 def test_exit_code_of_the_script_is_kept(tmp_path: Path) -> None:
@@ -128,6 +129,7 @@ def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
     shown = b""
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it, and so would all below
         os.execve(COMMAND, [str(COMMAND), "trace", "--", PYTHON, str(script)], environment(tmp_path / "data", {}))
     for piece in _pieces(terminal):
         if b"began" in piece and b"began" not in shown:

@@ -28,6 +28,11 @@ class Answer:
     text: str
 
 
+@schemathesis.serializer("application/zip")
+def _archive(_context: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
 def draw_and_send(
     url: str, document: Mapping[str, Any], headers: Mapping[str, str], run_ids: Sequence[int], examples: int
 ) -> list[Answer]:
