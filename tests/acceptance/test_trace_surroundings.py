@@ -25,7 +25,7 @@ def test_hanging_rank_is_named_and_nothing_is_ended(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test runner may ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # a test runner may ignore it
     )
     until(lambda: any(run["state"] == "running" for run in runs(tmp_path)), "the run starts")
     until(lambda: shown(tmp_path)["diagnosis"] != "", "the hang is seen")
