@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from app.db import create_database_engine
 from app.host.processes import own_process
 from app.runs.queue import UnknownRun
+from app.runs.workers import OWN_RUN
 from app.settings import Settings
 from trainer.contract.kinds import kinds
 from worker import claim, records, recover
@@ -136,7 +137,7 @@ class Worker:
             self._me,
             list(self._jobs),
             devices=self._devices.document,
-            kinds=list(kinds()) if self._for_others else [],
+            kinds=list(kinds()) if self._for_others else OWN_RUN,
             targets=[name.strip() for name in self.settings.targets.split(",") if name.strip()],
         )
         if self._beat_at == 0.0:

@@ -17,9 +17,13 @@ WORKER_FRESH_SECONDS: Final = 15.0
 """A worker whose heartbeat is older counts as gone."""
 
 
+OWN_RUN: Final = ["-"]
+"""Published in place of kinds by a worker that only executes the run it recorded; not a valid kind name."""
+
+
 def live_workers(session: Session) -> list[WorkerRow]:
     """Return the workers that live and take runs from the queue, the longest-running first."""
-    return [worker for worker in all_live_workers(session) if worker.kinds]
+    return [worker for worker in all_live_workers(session) if worker.kinds != OWN_RUN]
 
 
 def all_live_workers(session: Session) -> list[WorkerRow]:

@@ -174,5 +174,5 @@ def test_local_files_are_told_by_name(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ImageRefused, match=r"none\.png: cannot be read") as missing:
         classify(tmp_path / "none.png")
     assert missing.value.status == 404
-    with pytest.raises(ModelRefused, match="cannot answer"):
+    with pytest.raises(ModelRefused, match="the model is unusable"):
         classify(good, model=good)

@@ -89,7 +89,7 @@ def test_time_taken_is_known_at_the_end_alone(engine: Engine, monkeypatch: pytes
 
 def test_stale_move_changes_nothing(engine: Engine) -> None:
     run_id = insert(engine)
-    with pytest.raises(queue.StaleState, match=f"run {run_id} is not running"), write_session(engine) as session:
+    with pytest.raises(queue.StaleState, match=f"run {run_id} is no longer running"), write_session(engine) as session:
         queue.move(session, run_id, State.RUNNING, State.STOPPING, actor="w", diagnosis="x")
     assert load(engine, run_id).state == "queued"
     assert len(history(engine, run_id)) == 1

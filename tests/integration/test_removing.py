@@ -112,7 +112,7 @@ def test_folder_moved_there_after_the_look_is_removed(tmp_path: Path, monkeypatc
 
 def test_pin_wins_over_a_policy(engine: Engine, settings: Settings) -> None:
     run_id = end_run(engine, settings.runs_dir, pinned=True)
-    with pytest.raises(Conflict, match="was pinned"):
+    with pytest.raises(Conflict, match="has been pinned"):
         delete_run(engine, settings, run_id, actor="test", spare_pinned=True)
     assert states(engine) == {run_id: False}
     delete_run(engine, settings, run_id, actor="test")

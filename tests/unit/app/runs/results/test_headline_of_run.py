@@ -11,7 +11,7 @@ def checks(kind: str, **passed: bool | None) -> list[RunCheck]:
     return [RunCheck(run_id=1, name=name, kind=kind, title=name, passed=value) for name, value in passed.items()]
 
 
-@pytest.mark.parametrize("kind", sorted(kinds()))
+@pytest.mark.parametrize("kind", [name for name, spec in kinds().items() if spec.headline_checks])
 def test_headline_check_of_the_kind_wins(kind: str) -> None:
     wanted = kinds()[kind].headline_checks[0]
     assert headline(checks(kind, **{"a": True, wanted: True, "z": True})).name == wanted
