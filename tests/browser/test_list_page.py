@@ -24,14 +24,13 @@ CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service behind a path prefix, with 60 old runs on two pages: tests add their own and find them by tag."""
-    data_dir = tmp_path_factory.mktemp("list")
-    settings = Settings(data_dir=data_dir)
+    settings = Settings(data_dir=tmp_path_factory.mktemp("list"))
     migrate(settings)
     made = create_database_engine(settings)
     for number in range(60):
         add_run(made, "succeeded", verdict="pass", name=f"old {number}", tags=["old"])
     made.dispose()
-    for base in serve(data_dir, "--no-worker"):
+    for base in serve(settings.data_dir, "--no-worker"):
         yield Service(base=base, settings=settings, runs={})
 
 
