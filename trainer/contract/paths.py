@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+BREADCRUMB = re.compile(r"rank([0-9]{1,6})\.crumb")
 STAGE_NAME = re.compile(r"^[a-z][a-z0-9-]{0,63}$")
 
 
@@ -26,6 +27,11 @@ class AttemptPaths:
     def breadcrumb(self, rank: int) -> Path:
         """Memory-mapped last known position of one rank."""
         return self.root / f"rank{rank}.crumb"
+
+    def breadcrumbs(self) -> dict[int, Path]:
+        """Return the breadcrumbs there are by now, by rank."""
+        found = ((BREADCRUMB.fullmatch(path.name), path) for path in self.root.glob("rank*.crumb"))
+        return {int(match[1]): path for match, path in found if match}
 
     def stacks(self, rank: int) -> Path:
         """Thread stacks one rank dumped on request (SIGUSR1)."""

@@ -12,7 +12,7 @@ from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Reference
 from worker.executors.local.devices import LocalDevices
 from worker.executors.local.gpus import GpuWatch
-from worker.executors.local.handle import LocalHandle
+from worker.executors.local.handle import Begin, LocalHandle
 from worker.executors.local.warm import Child, Starter
 from worker.plan import AttemptPlan
 
@@ -40,8 +40,12 @@ class LocalExecutor:
             raise OSError("this command can only be started by `ddp-audit trace` in its own terminal")
         if plan.arrived:
             return self._arrived(plan)
-        write_json_atomically(plan.paths.plan, document(plan, self._interpreter), within=plan.paths.run)
-        handle = LocalHandle(plan, self._gpus, begin=self._begin)
+        return self.launch(plan, self._begin)
+
+    def launch(self, plan: AttemptPlan, begin: Begin) -> LocalHandle:
+        """Write plan.json and return the handle of the supervisor that `begin` starts. Raises OSError."""
+        write_json_atomically(plan.paths.plan, self._document(plan), within=plan.paths.run)
+        handle = LocalHandle(plan, self._gpus, begin=begin)
         handle.status()
         return handle
 
@@ -72,21 +76,19 @@ class LocalExecutor:
         argv = [sys.executable, "-m", SHIM, str(plan.paths.plan)]
         return self._starter.start(argv, plan.environment, cwd=str(plan.cwd), out=str(plan.paths.shim_log))
 
-
-def document(plan: AttemptPlan, interpreter: str) -> dict[str, object]:
-    """Return plan.json: what the supervisor is to start."""
-    search_path = [*filter(None, [plan.search_path, os.environ.get("PYTHONPATH")])] if plan.search_path else []
-    return {
-        "marker": plan.marker,
-        "launcher": plan.launcher,
-        "ranks": plan.ranks,
-        "argv": list(plan.command) if plan.launcher == "command" else [interpreter, *plan.command],
-        "environment": dict(plan.environment),
-        "cwd": str(plan.cwd),
-        "grace_seconds": plan.grace_seconds,
-        "terminal": plan.terminal,
-        "python_path": os.pathsep.join(search_path),
-    }
+    def _document(self, plan: AttemptPlan) -> dict[str, object]:
+        search_path = [*filter(None, [plan.search_path, os.environ.get("PYTHONPATH")])] if plan.search_path else []
+        return {
+            "marker": plan.marker,
+            "launcher": plan.launcher,
+            "ranks": plan.ranks,
+            "argv": list(plan.command) if plan.launcher == "command" else [self._interpreter, *plan.command],
+            "environment": dict(plan.environment),
+            "cwd": str(plan.cwd),
+            "grace_seconds": plan.grace_seconds,
+            "terminal": plan.terminal,
+            "python_path": os.pathsep.join(search_path),
+        }
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

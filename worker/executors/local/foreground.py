@@ -6,10 +6,8 @@ from typing import Final
 
 from app.places import module_argv, module_environment
 from app.settings import Settings
-from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Reference
-from worker.executors.local.executor import SHIM, LocalExecutor, document
-from worker.executors.local.gpus import GpuWatch
+from worker.executors.local.executor import SHIM, LocalExecutor
 from worker.executors.local.handle import LocalHandle
 from worker.executors.local.warm import Child
 from worker.plan import AttemptPlan
@@ -30,16 +28,12 @@ class ForegroundExecutor:
         self._local = LocalExecutor(settings.model_copy(update={"warm_start": False}))
         self._output = STDERR if output_to_stderr else None
         self.devices: Devices = self._local.devices
-        self._gpus = GpuWatch()
 
     def start(self, plan: AttemptPlan) -> LocalHandle:
         """Start the supervisor in this session. Raises OSError."""
         if not plan.terminal:
             return self._local.start(plan)
-        write_json_atomically(plan.paths.plan, document(plan, ""), within=plan.paths.run)
-        handle = LocalHandle(plan, self._gpus, begin=self._begin)
-        handle.status()
-        return handle
+        return self._local.launch(plan, self._begin)
 
     def attach(self, plan: AttemptPlan, reference: Reference | None) -> LocalHandle:
         """Return the handle of an attempt that may have been started earlier."""
@@ -47,7 +41,6 @@ class ForegroundExecutor:
 
     def close(self) -> None:
         """Release its resources; the program continues."""
-        self._gpus.close()
         self._local.close()
 
     def _begin(self, plan: AttemptPlan) -> Child:

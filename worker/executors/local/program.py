@@ -164,12 +164,10 @@ class FoundRanks(Ranks):
 
     def look(self, launcher: int) -> None:  # noqa: ARG002  # a launcher of the user's may start ranks in any way
         """Find ranks that have left a breadcrumb since the last look, or that another process has taken over."""
-        for path in self._paths.root.glob("rank*.crumb"):
-            name = path.name.removeprefix("rank").removesuffix(".crumb")
-            crumb = read_crumb(path) if name.isdigit() else None
-            known = self._ranks.get(int(name)) if name.isdigit() else None
+        for rank, path in self._paths.breadcrumbs().items():
+            crumb, known = read_crumb(path), self._ranks.get(rank)
             if crumb is None or (known is not None and known.process.pid == crumb.pid):
                 continue
             # A pid from a file names nothing for certain.
             if processes.environment_of(crumb.pid).get(MARKER) == self._marker:
-                self.add(crumb.pid, rank=int(name), local_rank=int(name))
+                self.add(crumb.pid, rank=rank, local_rank=rank)

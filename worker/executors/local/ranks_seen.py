@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,17 +79,11 @@ class RanksSeen:
                 _py_spy([program, "dump", "--nonblocking", "--pid", str(process.pid)], self._plan, rank)
 
     def _look(self) -> dict[int, Known]:
-        for rank in range(self._plan.ranks) if self._plan.ranks else self._found():
+        for rank in range(self._plan.ranks) if self._plan.ranks else self._plan.paths.breadcrumbs():
             crumb = read_crumb(self._plan.paths.breadcrumb(rank))
             if crumb is not None and (rank not in self._known or self._known[rank].pid != crumb.pid):
                 self._known[rank] = Known(pid=crumb.pid, process=self._identify(crumb.pid))
         return self._known
-
-    def _found(self) -> Iterator[int]:
-        for path in self._plan.paths.root.glob("rank*.crumb"):
-            name = path.name.removeprefix("rank").removesuffix(".crumb")
-            if name.isdigit():
-                yield int(name)
 
     def _identify(self, pid: int) -> Identity | None:
         # A pid from a file is not reliable: it may be from another machine, or reused.
