@@ -103,20 +103,6 @@ def _refusal(field: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("trace", "{reason}", {"reason": reason, "field": field})
 
 
-def parse_expectations(texts: list[str]) -> dict[str, float]:
-    """Return `K=V` words of a command line as numbers by name. Raises ValueError naming the word that is wrong."""
-    found: dict[str, float] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            sign = ""
-        if not sign:
-            raise ValueError(f"expect: {text!r} must be NAME=NUMBER, such as syncs_per_step=1")
-    return found
-
-
 def _stages(params: TraceParams) -> list[StagePlan]:
     program = Program(
         command=tuple(params.command),

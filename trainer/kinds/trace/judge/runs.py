@@ -18,34 +18,13 @@ from trainer.kinds.trace.judge.records import (
     PassRecord,
     WindowRecord,
 )
+from trainer.kinds.trace.site.ddp_audit_probe.losses import CLASSES, ELEMENTWISE, PER_SAMPLE
 
 AVERAGING_HOOKS = ("allreduce_hook", "fp16_compress", "bf16_compress", "powerSGD", "PowerSGD")
 """Beginnings of the names of torch's own communication hooks, which average."""
 
 
-LOSSES = frozenset(
-    {
-        "cross_entropy",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "soft_margin_loss",
-        "poisson_nll_loss",
-        "gaussian_nll_loss",
-        "kl_div",
-        "ctc_loss",
-        "margin_ranking_loss",
-        "hinge_embedding_loss",
-        "cosine_embedding_loss",
-        "triplet_margin_loss",
-        "multi_margin_loss",
-        "multilabel_margin_loss",
-    }
-)
+LOSSES = frozenset((*CLASSES, *ELEMENTWISE, *PER_SAMPLE))
 """Loss functions that the probe knows by name."""
 MOST_EPOCH_ENDS = 64
 """Last windows of epochs that the probe records."""

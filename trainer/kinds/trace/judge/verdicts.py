@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from trainer.forensics.cells import Window
 from trainer.forensics.explain import Reading, Status, explain
-from trainer.kinds.trace.judge.weighing import OWN_WEIGHTS, Objective, Weighed, Weigher
+from trainer.kinds.trace.judge.weighing import Objective, Weighed, Weigher
 
 SHAPES = ("mean_of_means", "rank_mean", "microbatch_denominator", "dropped_microbatch")
 SCALES = (
@@ -50,11 +50,6 @@ class Understanding:
     """The usual windows first."""
     late: list[Weighed] = field(default_factory=list)
     """Windows that are uneven only because an epoch's last batch is smaller."""
-
-    @property
-    def own_weights(self) -> bool:
-        """Whether the script weighs single units itself."""
-        return any(item.problem == OWN_WEIGHTS for item in self.weighed)
 
     @property
     def scaled(self) -> bool:

@@ -12,7 +12,7 @@ from trainer.contract.kinds import kinds, resolve_params
 from trainer.contract.params import ParamsRefused
 from trainer.contract.result import Result
 from trainer.kinds.trace.judge.judging import judge
-from trainer.kinds.trace.params import TraceParams, parse_expectations
+from trainer.kinds.trace.params import TraceParams
 
 
 def uneven(folder: Path) -> Script:
@@ -190,10 +190,3 @@ def test_parameters_that_cannot_work_are_refused_by_name(given: dict[str, Any], 
     (problem,) = caught.value.problems
     assert problem.field == field
     assert text in problem.message
-
-
-def test_expectations_of_a_command_line() -> None:
-    assert parse_expectations(["syncs_per_step=1", "weight_ratio = 1.5"]) == {"syncs_per_step": 1, "weight_ratio": 1.5}
-    for wrong in ("syncs_per_step", "syncs_per_step=one", "=", "x="):
-        with pytest.raises(ValueError, match="must be NAME=NUMBER"):
-            parse_expectations([wrong])

@@ -140,9 +140,3 @@ class Group:
         core.count(name)
         if core.cell is not None and name.startswith("reduce_scatter"):
             core.cell.syncs[-1] = core.cell.syncs.get(-1, 0) + 1
-
-
-def environment() -> dict[str, str]:
-    """Return the launcher's variables that tell how this process was started."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID")
-    return {name: os.environ[name] for name in names if name in os.environ}
