@@ -125,14 +125,12 @@ def _take(client: Client, folder: Path, body: dict[str, Any]) -> int:
 
 def _send(client: Client, folder: Path, body: dict[str, Any]) -> int:
     """Send a folder to the service and return the number of its run there."""
-    from app.tracing.folders import NotATrace, pack, take_folder
+    from app.tracing.folders import NotATrace, pack
 
     with tempfile.TemporaryDirectory() as aside:
-        archive, records = Path(aside) / "records.zip", Path(aside) / "records"
-        records.mkdir()
+        archive = Path(aside) / "records.zip"
         try:
-            _, prepared = take_folder(folder.absolute(), records)
-            pack(records, archive, {**prepared, **body["params"]})
+            pack(folder.absolute(), archive, body["params"])
         except (NotATrace, OSError) as error:
             raise CommandError(Exit.USAGE, str(error)) from None
         sent: dict[str, Any] = client.send_file("/traces", archive, name=body["name"], tag=body["tags"])
@@ -173,15 +171,7 @@ class Own:
         Ctrl-C reaches the program by the terminal; here it asks for the end of the run. Raises CommandError,
         KeyboardInterrupt once the run has ended after a Ctrl-C.
         """
-        from pydantic import ValidationError
-
-        from app.runs.requests import RunRequest
-
-        try:
-            request = RunRequest.model_validate(body)
-        except ValidationError as error:
-            raise CommandError(Exit.USAGE, "; ".join(item["msg"] for item in error.errors())) from None
-        threading.Thread(target=self._execute, args=(request,), name="worker", daemon=True).start()
+        threading.Thread(target=self._execute, args=(body,), name="worker", daemon=True).start()
         interrupted = self._wait()
         if self._failure is not None:
             raise self._failure
@@ -210,7 +200,8 @@ class Own:
             with contextlib.suppress(CommandError):  # it has ended in the meantime
                 self._client.post(f"/runs/{self._run_id}/cancel")
 
-    def _execute(self, request: Any) -> None:
+    def _execute(self, body: dict[str, Any]) -> None:
+        from app.runs.requests import read_request
         from app.runs.service import Service
         from worker.claim import Me, lease
         from worker.executors.local.foreground import ForegroundExecutor
@@ -220,7 +211,7 @@ class Own:
         service = Service(engine=client.engine, settings=client.settings)
 
         def record(me: Me) -> int:
-            return service.submit_own(request, actor="command", worker_id=me.id, lease_until=lease())
+            return service.submit_own(read_request(body), actor="command", worker_id=me.id, lease_until=lease())
 
         try:
             executor = ForegroundExecutor(client.settings, output_to_stderr=self._output_to_stderr)

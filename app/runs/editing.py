@@ -10,13 +10,12 @@ from sqlmodel import Session, col
 
 from app.clock import now
 from app.db import write_session
-from app.runs.errors import FieldError, Refused, refused
+from app.runs.errors import refusal_of, refused
 from app.runs.models import AuditEntry, Run, RunTag
 from app.runs.requests import Name
 from app.runs.store import get_run, tags_of
 from app.runs.tags import MAX_TAGS, Tags
 from app.runs.texts import lines_of_text
-from trainer.contract.wording import fault
 
 NOTES_LENGTH: Final = 20_000
 
@@ -55,14 +54,7 @@ def read_changes(values: Mapping[str, Any]) -> Changes:
     try:
         return Changes.model_validate(dict(values))
     except ValidationError as error:
-        errors = [
-            FieldError(
-                field=str(item["loc"][0]) if item["loc"] else "tags",
-                message=fault(item),
-            )
-            for item in error.errors()
-        ]
-        raise Refused("invalid_labels", "; ".join(f"{item.field}: {item.message}" for item in errors), errors) from None
+        raise refusal_of(error, "invalid_labels", otherwise="tags") from None
 
 
 def edit_run(engine: Engine, run_id: int, wanted: Changes, *, actor: str) -> list[str]:

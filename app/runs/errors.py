@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pydantic import ValidationError
+
+from trainer.contract.wording import fault
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldError:
@@ -52,6 +56,15 @@ class Refused(ServiceError):
 
     status = 422
     title = "Refused"
+
+
+def refusal_of(error: ValidationError, code: str, otherwise: str = "") -> Refused:
+    """Return the refusal that names every invalid field; `otherwise` names the field of errors without one."""
+    errors = [
+        FieldError(field=str(item["loc"][0]) if item["loc"] else otherwise, message=fault(item))
+        for item in error.errors()
+    ]
+    return Refused(code, "; ".join(f"{item.field}: {item.message}" for item in errors), errors)
 
 
 def refused(field: str, message: str, code: str = "invalid") -> Refused:

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from app.runs.errors import FieldError, Refused, refused
+from app.runs.errors import FieldError, Refused, refusal_of, refused
 from app.runs.tags import Tags
 from app.runs.texts import plain_text
 from app.settings import Settings
-from trainer.contract.kinds import KindSpec, kinds, program_of, resolve_params
+from trainer.contract.kinds import KindSpec, Program, kinds, program_of, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
@@ -40,6 +41,14 @@ class RunRequest(BaseModel):
         """Return the SHA-256 of the content, independent of the order and spacing of the JSON."""
         content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def read_request(values: Mapping[str, Any]) -> RunRequest:
+    """Return a validated request. Raises Refused naming every invalid field."""
+    try:
+        return RunRequest.model_validate(dict(values))
+    except ValidationError as error:
+        raise refusal_of(error, "invalid") from None
 
 
 def find_kind(name: str) -> KindSpec:
@@ -77,10 +86,15 @@ def _check_text(field: str, value: Any) -> None:
         raise refused(field, "contains a lone surrogate, which is not valid text") from None
 
 
+def may_start(program: Program, settings: Settings) -> bool:
+    """Whether workers may start the program: only a script that the operator registered."""
+    return program.script in settings.scripts and not program.imported
+
+
 def check_program(request: RunRequest, params: CommonParams, settings: Settings) -> None:
     """Refuse to record a program of the user's that nobody here may start. Raises Refused."""
     program = program_of(find_kind(request.kind), params)
-    if program is None or (program.script in settings.scripts and not program.imported):
+    if program is None or may_start(program, settings):
         return
     known = ", ".join(settings.scripts) or "none is (DDP_AUDIT_SCRIPTS names them)"
     if program.script:

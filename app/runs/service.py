@@ -17,7 +17,7 @@ from app.runs.documents import reproduce
 from app.runs.errors import Conflict, Refused
 from app.runs.models import AuditEntry, Run
 from app.runs.removal import clear_leftovers
-from app.runs.requests import RunRequest, check_key, check_launch, check_program, complete_params, find_kind
+from app.runs.requests import RunRequest, check_key, check_launch, check_program, complete_params, find_kind, may_start
 from app.runs.results.checkpoints import CheckpointSource, adopt_checkpoint, newest_checkpoint
 from app.runs.states import State
 from app.runs.store import get_run, last_stage, tags_of
@@ -167,7 +167,7 @@ def _check_repeatable(run: Run, settings: Settings) -> None:
     if spec is None or not spec.traces:
         return
     program = program_of(spec, spec.params.model_validate(run.params))
-    if program is not None and program.script not in settings.scripts:
+    if program is not None and not may_start(program, settings):
         why = f"run {run.id} traced a command that ran in a terminal; start it there again: {reproduce(run)}"
         raise Conflict("not_repeatable", why)
 

@@ -60,10 +60,15 @@ class Taken:
     def check(self, where: str) -> None:
         """Raise NotATrace when no rank has left a record."""
         if not any(self.folder.rglob("rank*.trace")):
-            raise NotATrace(
-                f"{where} holds no record of a rank (rank0.trace …): give the folder that was prepared, after the "
-                "program ran; a program whose ranks never joined a process group leaves none"
-            )
+            raise no_records(where)
+
+
+def no_records(where: str) -> NotATrace:
+    """Return the error for a place without any rank's records."""
+    return NotATrace(
+        f"{where} holds no record of a rank (rank0.trace …): give the folder that was prepared, after the "
+        "program ran; a program whose ranks never joined a process group leaves none"
+    )
 
 
 @contextmanager
@@ -82,42 +87,65 @@ def take_folder(source: Path, target: Path) -> tuple[Taken, dict[str, Any]]:
 
     Links are not followed. Raises NotATrace, OSError.
     """
-    records = source / RECORDS if (source / RECORDS).is_dir() else source
     taken = Taken(target)
+    for name, path in _entries(source):
+        file = _regular(path) if FILE.fullmatch(name) else None
+        if file is None:
+            taken.left_out += not path.is_dir()
+            continue
+        with file:
+            taken.take(name, file)
+    taken.check(str(source))
+    return taken, _prepared(source)
+
+
+def _entries(source: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (name, path) of everything next to the records of ranks. Raises NotATrace."""
+    records = source / RECORDS if (source / RECORDS).is_dir() else source
     if not records.is_dir():
         raise NotATrace(f"{source} is not a directory")
     for folder in [records, *sorted(records.glob("restart_*"))]:
         for path in sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-            name = path.relative_to(records).as_posix()
-            with suppress(OSError), _regular(path) as file:
-                if FILE.fullmatch(name):
-                    taken.take(name, file)
-                    continue
-            taken.left_out += not path.is_dir()
-    taken.check(str(source))
-    with suppress(OSError), _regular(source / OPTIONS) as file:
-        return taken, _options(file.read(MOST_OPTIONS_BYTES))
-    return taken, {}
+            yield path.relative_to(records).as_posix(), path
 
 
-@contextmanager
-def _regular(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file and nothing else: no link, no pipe that would wait. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        yield file
+def _prepared(source: Path) -> dict[str, Any]:
+    """Return the parameters that a folder was prepared with, none where it was not."""
+    file = _regular(source / OPTIONS)
+    if file is None:
+        return {}
+    with file:
+        return _options(file.read(MOST_OPTIONS_BYTES))
+
+
+def _regular(path: Path) -> IO[bytes] | None:
+    """Open a regular file; None for a link, a pipe that would block, and whatever else cannot be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
 
 
 def pack(source: Path, archive: Path, params: dict[str, Any]) -> None:
-    """Write what `take_archive` reads: the records of a folder, and the parameters. Raises OSError."""
+    """Write what `take_archive` reads: the records of a folder, and its parameters with `params` over them.
+
+    Raises NotATrace, OSError.
+    """
+    found = False
     with zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED, compresslevel=3) as packed:
-        packed.writestr(OPTIONS, json.dumps({"params": params}))
-        for path in sorted(source.rglob("rank*")):
-            name = path.relative_to(source).as_posix()
-            if FILE.fullmatch(name) and path.is_file():
-                packed.write(path, f"{RECORDS}/{name}")
+        packed.writestr(OPTIONS, json.dumps({"params": {**_prepared(source), **params}}))
+        for name, path in _entries(source):
+            file = _regular(path) if FILE.fullmatch(name) else None
+            if file is not None:
+                with file, packed.open(f"{RECORDS}/{name}", "w", force_zip64=True) as entry:
+                    shutil.copyfileobj(file, entry, PIECE)
+                found = found or name.endswith(".trace")
+    if not found:
+        raise no_records(str(source))
 
 
 def take_archive(archive: Path, target: Path) -> tuple[Taken, dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.runs.errors import refused
-from app.runs.requests import RunRequest, find_kind
+from app.runs.requests import read_request
 from app.runs.service import Service
 from app.tracing.folders import NotATrace, Taken, incoming, take_archive, take_folder
 from trainer.contract.kinds import KindSpec, tracing_kind
@@ -39,7 +39,7 @@ def _import(service: Service, take: Take, source: Path, body: Mapping[str, Any],
             raise refused("import", str(error), "not_a_trace") from None
         known = {name: value for name, value in prepared.items() if name in PREPARED}
         params = {**known, **body.get("params", {}), "imported": True}
-        request = RunRequest.model_validate({**body, "kind": spec.name, "params": params})
+        request = read_request({**body, "kind": spec.name, "params": params})
         return service.submit_records(request, records, actor=actor)
 
 
@@ -47,4 +47,4 @@ def _kind() -> KindSpec:
     spec = tracing_kind()
     if spec is None:
         raise refused("import", "this installation has no kind that traces", "unknown_kind")
-    return find_kind(spec.name)
+    return spec

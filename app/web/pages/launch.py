@@ -5,14 +5,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 from starlette.datastructures import FormData
 
 from app.db import read_session
 from app.runs.documents import RunDocument
 from app.runs.errors import Refused
 from app.runs.kinds import KindDocument, kind_documents
-from app.runs.requests import RunRequest
+from app.runs.requests import read_request
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text, text_from_tags
 from app.web.api.replies import service_of
@@ -20,7 +19,6 @@ from app.web.forms.fields import form_fields, plain, typed
 from app.web.views import rendering
 from app.web.views.rendering import see
 from trainer.contract.kinds import default_kind, ordered
-from trainer.contract.wording import fault
 
 router = APIRouter(include_in_schema=False)
 PARAM: Final = "param."
@@ -102,16 +100,16 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
     kind = _kind(entered.get("kind", ""))
     params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
     try:
-        wanted = RunRequest(
-            kind=entered.get("kind") or kind.name,
-            preset=entered.get("preset") or None,
-            params=typed(kind.params_schema, params),
-            name=entered.get("name", ""),
-            tags=tags_from_text(entered.get("tags", "")),
+        wanted = read_request(
+            {
+                "kind": entered.get("kind") or kind.name,
+                "preset": entered.get("preset") or None,
+                "params": typed(kind.params_schema, params),
+                "name": entered.get("name", ""),
+                "tags": tags_from_text(entered.get("tags", "")),
+            }
         )
         run_id = await to_thread.run_sync(lambda: service_of(request).submit(wanted, actor=rendering.actor(request)))
-    except ValidationError as error:
-        errors = {str(item["loc"][0]): fault(item) for item in error.errors()}
     except Refused as refusal:
         errors = {item.field: item.message for item in refusal.errors} or {"": refusal.detail}
     else:

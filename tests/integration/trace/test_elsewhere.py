@@ -189,6 +189,21 @@ def test_archive_that_climbs_or_bursts_is_refused(tmp_path: Path, monkeypatch: p
         take_archive(archive, target)
 
 
+@pytest.mark.parametrize("query", ["name=a%00b", "name=%01"])
+def test_invalid_name_is_refused_with_its_field(query: str, records: Path, service: Service) -> None:
+    sent = service.http.post(
+        f"/api/v1/traces?{query}", content=archive_of(records), headers={"Content-Type": "application/zip"}
+    )
+    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "name")
+    assert service.get("/runs").json()["items"] == []
+
+
+def test_record_that_cannot_be_copied_is_not_left_out_silently(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "rank0.trace").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        take_folder(records, tmp_path)
+
+
 def test_nobody_sends_a_command(service: Service) -> None:
     body = {"kind": KIND, "params": {"command": ["touch", "/tmp/never"]}}
     answer = service.post("/runs", body)
