@@ -13,11 +13,11 @@ from trainer.contract.result import (
     ConfusionPanel,
     HeatPanel,
     HistogramPanel,
-    Number,
     Panel,
     SeriesPanel,
     TimelinePanel,
 )
+from trainer.contract.strict import Number
 
 
 def floats(values: Sequence[Number]) -> list[float]:

@@ -122,7 +122,7 @@ def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(
         "import sys, time\n"
-        "try:\n    print('terminal', sys.stdout.isatty(), flush=True)\n    print('ready', flush=True)\n    time.sleep(100)\n"
+        "try:\n    print('terminal', sys.stdout.isatty())\n    print('ready', flush=True)\n    time.sleep(100)\n"
         "except KeyboardInterrupt:\n    print('saved', flush=True)\n    sys.exit(0)\n"
     )
     shown = b""

@@ -6,13 +6,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import decode_number, encodable
 from trainer.contract.files import write_json_atomically
+from trainer.contract.strict import Number, Strict
 
 SCHEMA_VERSION = 1
-Number = float | int | Literal["NaN", "Infinity", "-Infinity"] | None
 
 
 class Verdict(StrEnum):
@@ -29,12 +30,6 @@ class Relation(StrEnum):
     AT_MOST = "at_most"
     EQUAL = "equal"
     AT_LEAST = "at_least"
-
-
-class Strict(BaseModel):
-    """Base of every part of a result: unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Check(Strict):
@@ -251,6 +246,8 @@ class Result(Strict):
     panels: list[Panel]
     headline: str | None = None
     """Title of the panel that explains the verdict at a glance: the run page begins with it."""
+    diagnosis: Diagnosis | None = None
+    """Which mistake explains the gradients; of kinds that compare gradients."""
 
     @model_validator(mode="after")
     def _headline_is_a_panel(self) -> "Result":

@@ -3,7 +3,8 @@
 from pydantic import Field
 
 from app.documents import Document
-from trainer.contract.result import Number, Relation
+from trainer.contract.result import Relation
+from trainer.contract.strict import Number
 
 
 class JudgedNumber(Document):
