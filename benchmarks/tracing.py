@@ -27,6 +27,10 @@ from benchmarks.ranks import RANKS, ROOT, header
 
 SITE = ROOT / "trainer" / "kinds" / "trace" / "site"
 GOAL = 0.02
+STARTS = 4
+"""Processes of each side, one after the other: where a process's memory lies changes its speed by some percent."""
+MEMORY = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 1 << 32, "MALLOC_TOP_PAD_": 1 << 28}
+"""On both sides memory that was freed is kept: else page faults come and go by chance, 1,000 to 10,000 an update."""
 WARM_UP = 24
 """Updates before the first pair: the first 20 windows of a trace are all looked at."""
 BLOCK = 2
@@ -80,7 +84,7 @@ def side(model: str, accumulation: int, *, traced: bool) -> Iterator[Side]:
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         own = {"WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-        own |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": f"{SITE}:{ROOT}" if traced else ROOT}
+        own |= MEMORY | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": f"{SITE}:{ROOT}" if traced else ROOT}
         variables = {**os.environ, **{name: str(value) for name, value in own.items()}}
         variables |= {"DDP_AUDIT_TRACE": folder} if traced else {}
         argv = [sys.executable, "-m", "benchmarks.traced_training", model, str(accumulation)]
@@ -109,18 +113,8 @@ def _stream(stream: IO[str] | None) -> IO[str]:
 
 def compare(model: str, accumulation: int, pairs: int) -> None:
     """Print both sides of one training."""
-    with side(model, accumulation, traced=True) as traced, side(model, accumulation, traced=False) as plain:
-        for each in (traced, plain):
-            each.run(WARM_UP)
-        times = []
-        for number in range(pairs):
-            if number % 2:
-                right = plain.block()
-                times.append((traced.block(), right))
-            else:
-                left = traced.block()
-                times.append((left, plain.block()))
-    print(header(f"trace: {model}, {accumulation} micro-batches an update", pairs))
+    times = [pair for _ in range(STARTS) for pair in _pairs(model, accumulation, max(1, pairs // STARTS))]
+    print(header(f"trace: {model}, {accumulation} micro-batches an update, {STARTS} starts", len(times)))
     for name in ("seconds", "processor"):
         _compared(name, [(getattr(left, name), getattr(right, name)) for left, right in times])
     off = statistics.median(right.seconds for _, right in times)
@@ -128,6 +122,20 @@ def compare(model: str, accumulation: int, pairs: int) -> None:
         probe = average([left.probe for left, _ in times])
         print(f"in the probe, by its own count: {probe / BLOCK * 1000:.3f} ms an update, {probe / off:.2%} ({kind})")
     print(flush=True)
+
+
+def _pairs(model: str, accumulation: int, pairs: int) -> Iterator[tuple[Block, Block]]:
+    """Yield blocks of updates, traced and untraced, of one start of both sides."""
+    with side(model, accumulation, traced=True) as traced, side(model, accumulation, traced=False) as plain:
+        for each in (traced, plain):
+            each.run(WARM_UP)
+        for number in range(pairs):
+            if number % 2:
+                right = plain.block()
+                yield traced.block(), right
+            else:
+                left = traced.block()
+                yield left, plain.block()
 
 
 def _compared(name: str, times: Sequence[tuple[float, float]]) -> None:
