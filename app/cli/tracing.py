@@ -163,7 +163,7 @@ class Own:
         self._client, self._output_to_stderr = client, output_to_stderr
         self._run_id: int | None = None
         self._failure: BaseException | None = None
-        self._ended = threading.Event()
+        self._interrupted, self._ended = threading.Event(), threading.Event()
 
     def carry_out(self, body: dict[str, Any]) -> dict[str, Any]:
         """Record and execute the run, and return its document once it has ended.
@@ -171,8 +171,8 @@ class Own:
         Ctrl-C reaches the program by the terminal; here it asks for the end of the run. Raises CommandError,
         KeyboardInterrupt once the run has ended after a Ctrl-C.
         """
-        threading.Thread(target=self._execute, args=(body,), name="worker", daemon=True).start()
-        interrupted = self._wait()
+        worker = threading.Thread(target=self._execute, args=(body,), name="worker", daemon=True)
+        interrupted = self._wait(worker)
         if self._failure is not None:
             raise self._failure
         document: dict[str, Any] = self._client.get(f"/runs/{self._run_id}")
@@ -181,24 +181,31 @@ class Own:
             raise KeyboardInterrupt
         return document
 
-    def _wait(self) -> bool:
-        """Wait for the end, and return whether Ctrl-C was pressed before it. A second one leaves at once."""
-        interrupted = False
+    def _wait(self, worker: threading.Thread) -> bool:
+        """Start the worker, wait for its end, and return whether Ctrl-C was pressed before it.
+
+        A second Ctrl-C leaves at once.
+        """
+        cancelled = False
         while not self._ended.is_set():
             try:
+                if worker.ident is None:
+                    worker.start()
                 self._ended.wait(EVERY_SECONDS)  # a join that is interrupted believes that the thread has ended
             except KeyboardInterrupt:
-                if interrupted:
+                if self._interrupted.is_set():
                     raise
-                interrupted = True
-                self._cancel()
-        return interrupted
+                self._interrupted.set()
+            # Before the run is recorded there is nothing to cancel: the next turn sees to it.
+            if self._interrupted.is_set() and not cancelled and self._run_id is not None:
+                cancelled = True
+                self._cancel(self._run_id)
+        return self._interrupted.is_set()
 
-    def _cancel(self) -> None:
-        if self._run_id is not None:
-            note(f"cancelling run {self._run_id}; Ctrl-C again leaves at once")
-            with contextlib.suppress(CommandError):  # it has ended in the meantime
-                self._client.post(f"/runs/{self._run_id}/cancel")
+    def _cancel(self, run_id: int) -> None:
+        note(f"cancelling run {run_id}; Ctrl-C again leaves at once")
+        with contextlib.suppress(CommandError):  # it has ended in the meantime
+            self._client.post(f"/runs/{run_id}/cancel")
 
     def _execute(self, body: dict[str, Any]) -> None:
         from app.runs.requests import read_request

@@ -222,7 +222,7 @@ def link_out() -> tarfile.TarInfo:
         "other/evil",
         "runs/1//evil",
         "runs/x/evil",
-        link_out(),
+        pytest.param(link_out(), id="link"),
     ],
     ids=str,
 )
