@@ -42,10 +42,9 @@ setup: env $(VENV)/.runtime $(VENV)/.assets ## create virtual environment and da
 run: setup ## set up, then start web and worker on 127.0.0.1:8000
 	exec $(BIN)/ddp-audit serve
 
-# Acceptance tests mostly wait for real jobs in data directories of their own, so two files run at a time.
+# Many tests wait for real jobs in data directories of their own, so two files run at a time.
 test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
-	$(BIN)/python -m pytest --ignore=tests/acceptance
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/acceptance
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 check: $(VENV)/.dev ## lint, types, import and house rules; no tests
 	$(BIN)/ruff format --check .
