@@ -28,6 +28,10 @@ class Cell:
     """Units in it that are not part of the objective, such as padding tokens."""
     padding_weight: float = 0.0
     """Of one padding unit; 0 where padding is kept out of the loss."""
+    error: float = 0.0
+    """How far the weight may be off, by what it was solved from."""
+    known: bool = True
+    """Whether the weight could be measured; the units count either way."""
     local: bool = False
     """Whether it entered only its own rank's gradient: it was added after the window's last reduction."""
 
@@ -47,8 +51,8 @@ class Window:
 
     @property
     def supervised(self) -> tuple[Cell, ...]:
-        """Cells that hold units; the weight of a unit is not defined for the others."""
-        return tuple(cell for cell in self.cells if cell.units > 0)
+        """Cells that hold units and whose weight is known; the weight of a unit is not defined for the others."""
+        return tuple(cell for cell in self.cells if cell.units > 0 and cell.known)
 
     @property
     def counted(self) -> tuple[Cell, ...]:

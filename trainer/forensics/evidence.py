@@ -51,6 +51,8 @@ class StepEvidence:
     they are not visible."""
     backwards: Sequence[int] = ()
     """Per rank, the backward passes; empty where they are not visible."""
+    norms: Sequence[float] = ()
+    """Per rank, the Euclidean norm of the whole observed gradient, which a sketch does not keep; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +79,7 @@ class Evidence:
     buffers: Sequence[BufferChange] = ()
     batch_statistics: Sequence[str] = field(default=())
     """Layers whose output for a sample depends on the rest of its batch (BatchNorm in training mode)."""
+    unit: str = "unit"
+    """What the objective counts, in the singular: token, sequence, sample."""
     unseen: Sequence[str] = field(default=())
     """Sentences about what could not be measured."""

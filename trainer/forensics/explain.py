@@ -6,7 +6,7 @@ the answer is ambiguous and says how to tell them apart.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,19 +37,32 @@ class Reading:
     """Whether all units of each window weigh the same, whatever that is."""
 
 
+PLACES = ("count_of_rank", "rank", "micro_batch")
 Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
 
 
-def explain(windows: Sequence[Window], *, tolerance: float = 1e-6, usual_micro_batches: int | None = None) -> Reading:
+Agree = Callable[[Window, Weights], bool]
+"""Whether the weights of the counted cells of a window, by a hypothesis, agree with what was observed."""
+
+
+def explain(
+    windows: Sequence[Window],
+    *,
+    tolerance: float = 1e-6,
+    usual_micro_batches: int | None = None,
+    repeats: bool = False,
+    agree: Agree | None = None,
+) -> Reading:
     """Return what the weights of `windows` say, all of them made by the same code.
 
     `tolerance` is relative, per weight: 1e-6 for factors measured in float32. Windows without a counted cell say
-    nothing.
+    nothing. `repeats` as in `hypotheses`. `agree` replaces the comparison weight by weight, for weights that cannot be
+    told apart from one another.
     """
     telling = [window for window in windows if window.counted]
     padded = any(_padding_weighs(window) for window in telling)
     even = all(ratio(window) <= 1 + tolerance for window in telling)
-    found = _common(telling, tolerance, usual_micro_batches)
+    found = _common(telling, agree or _by_weight(tolerance), usual_micro_batches, repeats=repeats)
     extra = frozenset({"padding_in_loss"}) if padded else frozenset[str]()
     if not found:
         status = Status.UNEXPLAINED if telling else Status.CLEAN
@@ -67,15 +80,21 @@ def explain(windows: Sequence[Window], *, tolerance: float = 1e-6, usual_micro_b
     return Reading(status=status, names=first, parameters=kept[ordered[0]], even=even)
 
 
-def _common(windows: Sequence[Window], tolerance: float, usual: int | None) -> list[Key]:
+def _by_weight(tolerance: float) -> Agree:
+    return lambda window, weights: all(
+        math.isclose(mine, cell.weight, rel_tol=tolerance, abs_tol=cell.error)
+        for mine, cell in zip(weights, window.counted, strict=True)
+    )
+
+
+def _common(windows: Sequence[Window], agree: Agree, usual: int | None, *, repeats: bool) -> list[Key]:
     """Return the hypotheses that explain every window, each once."""
     common: dict[Key, None] | None = None
     for window in windows:
-        observed: Weights = tuple(cell.weight for cell in window.counted)
         mine = {
             _key(item): None
-            for item in hypotheses(window, usual_micro_batches=usual)
-            if fits(item, observed, tolerance)
+            for item in hypotheses(window, usual_micro_batches=usual, repeats=repeats)
+            if agree(window, item.weights)
         }
         common = mine if common is None else {key: None for key in common if key in mine}
         if not common:
@@ -84,17 +103,9 @@ def _common(windows: Sequence[Window], tolerance: float, usual: int | None) -> l
 
 
 def _key(item: Hypothesis) -> Key:
-    # A window's own numbers are not part of the mistake in the code; a rank whose count is used is.
-    told = {name: value for name, value in item.parameters.items() if name == "count_of_rank"}
+    # The numbers of one window are not part of a mistake in the code; the rank or micro-batch that it names is.
+    told = {name: value for name, value in item.parameters.items() if name in PLACES}
     return item.names, tuple(sorted(told.items()))
-
-
-def fits(item: Hypothesis, observed: Weights, tolerance: float) -> bool:
-    """Return whether a hypothesis gives every weight that was observed."""
-    return all(
-        math.isclose(item.scale * mine, seen, rel_tol=tolerance, abs_tol=0.0)
-        for mine, seen in zip(item.shape, observed, strict=True)
-    )
 
 
 def _padding_weighs(window: Window) -> bool:

@@ -6,6 +6,7 @@ together. Every formula is from docs/trace-files.md, section "What a unit weighs
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,8 +48,6 @@ class Basis:
     """The cells that a divisor is made of, and sums over them."""
 
     cells: Sequence[Cell]
-    units: Mapping[int, float]
-    """Rank -> its units."""
     sums: Mapping[int, float]
     """Rank -> its units, with padding where the divisor has it."""
     columns: Mapping[int, float]
@@ -67,7 +66,6 @@ class Basis:
             columns.setdefault(cell.micro_batch, []).append(cell)
         return cls(
             cells=cells,
-            units={rank: total(own) for rank, own in units.items()},
             sums={rank: total(own, padding=padding) for rank, own in units.items()},
             columns={place: total(own, padding=padding) for place, own in columns.items()},
             own=Counter(cell.rank for cell in cells),
@@ -75,19 +73,29 @@ class Basis:
         )
 
 
+ODD = 1e-3
+"""Below this relative distance a weight may be twice another; the exact comparison follows."""
 RIGHT = Factor(names=frozenset(), value=1.0)
 
 
-def hypotheses(window: Window, *, usual_micro_batches: int | None = None) -> Iterator[Hypothesis]:
+def hypotheses(
+    window: Window, *, usual_micro_batches: int | None = None, repeats: bool = False
+) -> Iterator[Hypothesis]:
     """Yield every hypothesis about a window, the right one first.
 
     `usual_micro_batches` is how many micro-batches most windows have: a shorter window may still be divided by that.
+    With `repeats`, a micro-batch that weighs twice as much as all others may have been processed twice.
     """
     counted = window.counted
     if not counted:
         return
+    if repeats:
+        yield from _repeated(window)
     dropped = frozenset({"dropped_microbatch"}) if len(counted) < len(window.supervised) else frozenset[str]()
-    bases = [window.cells] if not dropped else [window.cells, counted]
+    bases: list[Sequence[Cell]] = [window.cells]
+    if dropped:
+        lost = set(window.dropped)
+        bases.append([cell for cell in window.cells if cell not in lost])
     for cells, padding in itertools.product(bases, _paddings(window)):
         basis = Basis.of(cells, padding=padding)
         for name, shape in _shapes(window.world_size, counted, basis):
@@ -99,6 +107,30 @@ def hypotheses(window: Window, *, usual_micro_batches: int | None = None) -> Ite
                     scale=factor.value,
                     parameters=factor.parameters,
                 )
+
+
+def _repeated(window: Window) -> Iterator[Hypothesis]:
+    """Yield the hypotheses in which one micro-batch enters the sum twice, and the count once or twice."""
+    cells = window.counted
+    largest = max(cells, key=lambda cell: abs(cell.weight))
+    others = [cell.weight for cell in cells if cell is not largest]
+    if (
+        not others
+        or len(cells) < len(window.supervised)
+        or not math.isclose(largest.weight, 2 * others[0], rel_tol=ODD)
+    ):
+        return
+    for counted_twice in (False, True):
+        basis = Basis.of([*window.cells, largest] if counted_twice else window.cells, padding=False)
+        shape = tuple((2 if cell is largest else 1) / total(basis.cells) for cell in cells)
+        where = {"rank": float(largest.rank), "micro_batch": float(largest.micro_batch)}
+        for factor in _factors(window.world_size, Basis.of(window.cells, padding=False), "repeated", None):
+            yield Hypothesis(
+                names=factor.names | {"repeated_samples"},
+                shape=shape,
+                scale=factor.value,
+                parameters={**where, **factor.parameters},
+            )
 
 
 def _paddings(window: Window) -> Sequence[bool]:
@@ -136,8 +168,8 @@ def _factors(world_size: int, basis: Basis, shape: str, usual: int | None) -> It
 
 def _shape_factors(world_size: int, basis: Basis, shape: str, usual: int | None) -> Iterator[Factor]:
     if not shape and world_size > 1:
-        whole = total(basis.cells)
-        for number, units in sorted(basis.units.items()):
+        whole = total(basis.cells, padding=basis.padding)
+        for number, units in sorted(basis.sums.items()):
             if 0 < units < whole:
                 names = frozenset({"local_count_as_global"})
                 yield Factor(names=names, value=whole / units, parameters={"count_of_rank": number})

@@ -1,0 +1,163 @@
+"""What the weights of one group of parameters say over all steps: the engine's reading, and how ranks differ."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from trainer.forensics.cells import Window, ratio
+from trainer.forensics.clipping import Clip, clipping
+from trainer.forensics.collinear import alike, compatible
+from trainer.forensics.explain import Reading, Status, explain
+from trainer.forensics.groups import Group
+from trainer.forensics.system import System
+from trainer.forensics.views import View, views
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is known about a group of parameters."""
+
+    parameters: Sequence[str]
+    status: Status
+    names: frozenset[str] = frozenset()
+    """With AMBIGUOUS, those of the first alternative."""
+    alternatives: tuple[tuple[str, ...], ...] = ()
+    numbers: dict[str, float] = field(default_factory=dict)
+    windows: Sequence[Window] = ()
+    """As if everything were reduced; empty where ranks differ in an unknown way."""
+    steps: Sequence[int] = ()
+    """The steps that are wrong, where others are right."""
+    clip: Clip | None = None
+    known: int = 0
+    """Independent combinations of weights that the gradients determine, the fewest of all steps."""
+    cells: int = 0
+    """Cells whose weights were asked for."""
+    separable: bool = True
+    """Whether every weight could be determined, apart from cells without a gradient."""
+
+
+def account(systems: Sequence[System], group: Group, tolerance: float) -> Account:
+    """Return what the weights of `group` say."""
+    separable = all(
+        bool(fit.determined[line]) or alike(system, group.names, place) == "zero"
+        for system, fit in zip(systems, group.solved, strict=True)
+        for line, place in enumerate(fit.places)
+        if system.columns[place].kind == "units" and system.columns[place].units > 0
+    )
+    found = _separable(systems, group, tolerance) if separable else compatible_account(systems, group, tolerance)
+    return replace(
+        found,
+        known=min(fit.rank for fit in group.solved),
+        cells=max(len(fit.places) for fit in group.solved),
+        separable=separable,
+    )
+
+
+def compatible_account(systems: Sequence[System], group: Group, tolerance: float) -> Account:
+    """Return which known mistakes give the gradients of cells that cannot all be told apart."""
+    sets, twins = compatible(systems, group, tolerance, usual=usual_micro_batches(systems))
+    if not sets:
+        return Account(parameters=group.names, status=Status.UNEXPLAINED)
+    first = min(sets, key=sorted)
+    if not first:
+        return Account(parameters=group.names, status=Status.CLEAN)
+    sure = len(sets) == 1 and twins
+    return Account(
+        parameters=group.names,
+        status=Status.IDENTIFIED if sure else Status.AMBIGUOUS,
+        names=first,
+        alternatives=() if sure else tuple(tuple(sorted(names)) for names in sorted(sets, key=sorted)),
+        numbers=dict(sets[first]),
+    )
+
+
+def usual_micro_batches(systems: Sequence[System]) -> int | None:
+    """Return how many micro-batches most steps have, or None if all have the same number."""
+    counts = Counter(
+        1 + max((column.micro_batch for column in system.columns if column.kind == "units"), default=0)
+        for system in systems
+    )
+    return counts.most_common(1)[0][0] if len(counts) > 1 else None
+
+
+def _separable(systems: Sequence[System], group: Group, tolerance: float) -> Account:
+    usual = usual_micro_batches(systems)
+    seen = list(views(systems, group, tolerance))
+    if len(seen) > 1:
+        return _by_rank(seen, group, tolerance, usual)
+    view = seen[0]
+    extra = set(view.names)
+    if any(view.stale):
+        extra.add("stale_gradients")
+    silent = [not window.counted and bool(window.supervised) for window in view.windows]
+    if any(silent):
+        extra.add("dropped_microbatch")
+    reading, steps = _read(view.windows, tolerance, usual)
+    clip = None
+    if reading.status is Status.UNEXPLAINED:
+        clip = clipping(systems, view.windows, tolerance)
+        if clip is not None:
+            reading, steps = _read(clip.windows, tolerance, None)
+            extra.add(clip.name)
+    return _account(group, view, reading, frozenset(extra), steps=_numbers(systems, steps), clip=clip)
+
+
+def _account(
+    group: Group, view: View, reading: Reading, extra: frozenset[str], *, steps: Sequence[int], clip: Clip | None
+) -> Account:
+    names = extra | frozenset(reading.names)
+    status = reading.status
+    if status is Status.CLEAN and names:
+        status = Status.IDENTIFIED
+    numbers = dict(reading.parameters)
+    stale = max(view.stale, key=abs, default=0.0)
+    if stale:
+        numbers["coefficient"] = stale
+    if clip is not None:
+        numbers |= clip.numbers
+    return Account(
+        parameters=group.names,
+        status=status,
+        names=names,
+        alternatives=tuple(tuple(sorted({*names, *extra})) for names in reading.alternatives),
+        numbers=numbers,
+        windows=view.windows,
+        steps=steps,
+        clip=clip,
+    )
+
+
+def _read(windows: Sequence[Window], tolerance: float, usual: int | None) -> tuple[Reading, list[int]]:
+    """Return what all windows say together, or all that are not right, with their positions."""
+    whole = explain(windows, tolerance=tolerance, usual_micro_batches=usual, repeats=True)
+    if whole.status is not Status.UNEXPLAINED or len(windows) == 1:
+        return whole, []
+    alone = [explain([item], tolerance=tolerance, usual_micro_batches=usual, repeats=True) for item in windows]
+    wrong = [place for place, reading in enumerate(alone) if reading.status is not Status.CLEAN]
+    if 0 < len(wrong) < len(windows):
+        chosen = [windows[place] for place in wrong]
+        part = explain(chosen, tolerance=tolerance, usual_micro_batches=usual, repeats=True)
+        if part.status is not Status.UNEXPLAINED:
+            return part, wrong
+    return whole, []
+
+
+def _numbers(systems: Sequence[System], places: Sequence[int]) -> list[int]:
+    return [systems[place].step.step for place in places]
+
+
+def _by_rank(seen: Sequence[View], group: Group, tolerance: float, usual: int | None) -> Account:
+    """Return what is wrong where every rank's gradient has its own weights of all cells."""
+    readings = [_read(view.windows, tolerance, usual)[0] for view in seen]
+    names = {frozenset(reading.names) for reading in readings}
+    own = all(reading.parameters.get("count_of_rank") == rank for rank, reading in enumerate(readings))
+    same = len({tuple(sorted(reading.parameters.items())) for reading in readings}) == 1
+    known = all(reading.status is Status.IDENTIFIED for reading in readings) and len(names) == 1 and (own or same)
+    if not known:
+        return Account(parameters=group.names, status=Status.UNEXPLAINED)
+    return Account(parameters=group.names, status=Status.IDENTIFIED, names=next(iter(names)))
+
+
+def uneven(windows: Sequence[Window], tolerance: float) -> bool:
+    """Return whether units of one window have different weights."""
+    return any(ratio(window) > 1 + 10 * tolerance for window in windows if window.counted)

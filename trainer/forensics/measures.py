@@ -1,0 +1,116 @@
+"""The numbers that show each mistake, as sentences."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from trainer.forensics.cells import Cell, Window
+from trainer.forensics.findings import Named
+from trainer.forensics.words import compared, listed, number, place, places, scaled
+
+Numbers = Mapping[str, Any]
+SHAPES: Final = frozenset({"mean_of_means", "rank_mean", "microbatch_denominator"})
+FACTORS: Final = frozenset(
+    {
+        "missing_world_size",
+        "extra_world_size",
+        "extra_accumulation_division",
+        "missing_accumulation_division",
+        "padding_in_denominator",
+        "local_count_as_global",
+        "short_last_window",
+    }
+)
+
+
+def measured(named: Named, window: Window | None, unit: str) -> str:
+    """Return the numbers that show a mistake, or nothing; `window` is the one to take them from."""
+    parts = []
+    if named.name in BY_NUMBERS:
+        parts.append(BY_NUMBERS[named.name](named.numbers))
+    elif window is not None and named.name in BY_WINDOW:
+        parts.append(BY_WINDOW[named.name](window, named.numbers, unit))
+    if "parameters" in named.numbers:
+        parts.append(f"Parameters: {listed(named.numbers['parameters'])}.")
+    return " ".join(part for part in parts if part)
+
+
+def late(window: Window) -> Sequence[Cell]:
+    """Return the cells that are only in the gradient of their own rank."""
+    return [cell for cell in window.supervised if cell.local and cell.weight]
+
+
+def _stale(numbers: Numbers) -> str:
+    return f"It enters with the coefficient {number(numbers.get('coefficient', 1.0))}."
+
+
+def _auxiliary(numbers: Numbers) -> str:
+    low, high = number(numbers["smallest_ratio"]), number(numbers["largest_ratio"])
+    return f"Its weight is {low if low == high else f'{low} to {high}'} times the stated one."
+
+
+def _clipped(numbers: Numbers) -> str:
+    low, high = number(numbers["smallest_factor"]), number(numbers["largest_factor"])
+    scaled_norm = f", which is {number(numbers['max_norm'])} / {number(numbers['loss_scale'])}"
+    return (
+        f"Factors from {low} to {high}, always to the norm {number(numbers['norm'])}"
+        f"{scaled_norm if 'loss_scale' in numbers else ''}."
+    )
+
+
+def _shape(window: Window, _numbers: Numbers, unit: str) -> str:
+    return compared(window, unit)
+
+
+def _factor(window: Window, _numbers: Numbers, unit: str) -> str:
+    return scaled(window, unit)
+
+
+def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
+    whose = f"The count of rank {numbers['count_of_rank']:.0f} is used. " if "count_of_rank" in numbers else ""
+    return whose + scaled(window, unit)
+
+
+def _padded_count(window: Window, _numbers: Numbers, unit: str) -> str:
+    padding = sum(cell.padding for cell in window.cells)
+    units = sum(cell.units for cell in window.cells)
+    return f"The window holds {number(units)} {unit}s and {number(padding)} of padding. {scaled(window, unit)}"
+
+
+def _dropped(window: Window, _numbers: Numbers, _unit: str) -> str:
+    return f"Without weight: {places(window.dropped)}." if window.dropped else ""
+
+
+def _padding(window: Window, _numbers: Numbers, unit: str) -> str:
+    worst = max(window.cells, key=lambda cell: abs(cell.padding_weight))
+    inside, right = number(worst.padding_weight), number(worst.weight)
+    return f"One of padding weighs {inside} in {place(worst)}, a {unit} there {right}."
+
+
+def _misplaced(window: Window, _numbers: Numbers, _unit: str) -> str:
+    return f"Only in the gradient of their own rank: {places(late(window))}."
+
+
+def _repeated(_window: Window, numbers: Numbers, unit: str) -> str:
+    if "rank" not in numbers:
+        return ""
+    where = f"micro-batch {numbers['micro_batch']:.0f} of rank {numbers['rank']:.0f}"
+    return f"The {unit}s of {where} weigh twice as much as all others."
+
+
+BY_NUMBERS: Final[Mapping[str, Callable[[Numbers], str]]] = {
+    "stale_gradients": _stale,
+    "batch_statistics": lambda numbers: f"Layers: {listed(numbers['layers'])}.",
+    "auxiliary_loss_weight": _auxiliary,
+    "clipped_gradients": _clipped,
+    "clipped_before_unscale": _clipped,
+}
+BY_WINDOW: Final[Mapping[str, Callable[[Window, Numbers, str], str]]] = {
+    **dict.fromkeys(SHAPES, _shape),
+    **dict.fromkeys(FACTORS, _factor),
+    "local_count_as_global": _local_count,
+    "padding_in_denominator": _padded_count,
+    "dropped_microbatch": _dropped,
+    "padding_in_loss": _padding,
+    "sync_on_wrong_microbatch": _misplaced,
+    "repeated_samples": _repeated,
+}
