@@ -45,6 +45,11 @@ def account(systems: Sequence[System], group: Group, tolerance: float) -> Accoun
         if system.columns[place].kind == "units" and system.columns[place].units > 0
     )
     found = _separable(systems, group, tolerance) if separable else compatible_account(systems, group, tolerance)
+    if separable and found.status is Status.UNEXPLAINED and any(fit.redundancy <= 0 for fit in group.solved):
+        # As many weights as numbers always fit: padding or a left-over gradient may hide in them.
+        hidden = compatible_account(systems, group, tolerance, surely=False)
+        if hidden.status is not Status.UNEXPLAINED:
+            found, separable = hidden, False
     return replace(
         found,
         known=min(fit.rank for fit in group.solved),
@@ -53,15 +58,18 @@ def account(systems: Sequence[System], group: Group, tolerance: float) -> Accoun
     )
 
 
-def compatible_account(systems: Sequence[System], group: Group, tolerance: float) -> Account:
-    """Return which known mistakes give the gradients of cells that cannot all be told apart."""
+def compatible_account(systems: Sequence[System], group: Group, tolerance: float, *, surely: bool = True) -> Account:
+    """Return which known mistakes give the gradients of cells that cannot all be told apart.
+
+    With `surely`, a single set of mistakes is identified if only micro-batches with parallel gradients are confused.
+    """
     sets, twins = compatible(systems, group, tolerance, usual=usual_micro_batches(systems))
     if not sets:
         return Account(parameters=group.names, status=Status.UNEXPLAINED)
     first = min(sets, key=sorted)
     if not first:
         return Account(parameters=group.names, status=Status.CLEAN)
-    sure = len(sets) == 1 and twins
+    sure = surely and twins and len(sets) == 1
     return Account(
         parameters=group.names,
         status=Status.IDENTIFIED if sure else Status.AMBIGUOUS,

@@ -55,7 +55,7 @@ def _scale(norm: float) -> float:
     if _is_round(norm):
         return 0.0
     fitting = [2.0**power for power in SCALES if _is_round(norm * 2.0**power)]
-    return fitting[-1] if fitting else 0.0
+    return min(fitting, key=lambda scale: abs(math.log(norm * scale)), default=0.0)
 
 
 def _is_round(norm: float) -> bool:

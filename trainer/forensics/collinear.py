@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,8 +17,20 @@ from trainer.forensics.system import System
 
 Sets = Mapping[frozenset[str], Mapping[str, float]]
 """Names of mistakes -> their numbers."""
-Option = tuple[int | None, bool, bool]
-"""First micro-batch that is not reduced, padding in the loss, a left-over gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What the loop may have done, besides a wrong divisor."""
+
+    late: int | None = None
+    """First micro-batch that is not reduced."""
+    lost: frozenset[int] = frozenset()
+    """Micro-batches without weight."""
+    padded: bool = False
+    """Padding in the loss."""
+    stale: bool = False
+    """A left-over gradient."""
 
 
 def alike(system: System, names: Sequence[str], place: int) -> Literal["zero", "twin", ""]:
@@ -69,23 +82,27 @@ def _options(systems: Sequence[System]) -> Iterator[Option]:
     kinds = {column.kind for system in systems for column in system.columns}
     places = {column.micro_batch for system in systems for column in system.columns if column.kind == "units"}
     late: list[int | None] = [None, *sorted(places)] if systems[0].ranks > 1 else [None]
-    yield from itertools.product(
-        late, (False, True)[: 1 + ("padding" in kinds)], (False, True)[: 1 + ("stale" in kinds)]
-    )
+    lost = [frozenset[int](), *(frozenset(range(place)) for place in sorted(places) if place), frozenset({max(places)})]
+    for where, gone, padded, stale in itertools.product(
+        late,
+        dict.fromkeys(lost) if len(places) > 1 else lost[:1],
+        (False, True)[: 1 + ("padding" in kinds)],
+        (False, True)[: 1 + ("stale" in kinds)],
+    ):
+        yield Option(late=where, lost=gone, padded=padded, stale=stale)
 
 
 def _names(option: Option) -> frozenset[str]:
-    late, _, stale = option
     names = set()
-    if late is not None:
-        names.add("unsynchronised_step" if late == 0 else "sync_on_wrong_microbatch")
-    if stale:
+    if option.late is not None:
+        names.add("unsynchronised_step" if option.late == 0 else "sync_on_wrong_microbatch")
+    if option.stale:
         names.add("stale_gradients")
     return frozenset(names)
 
 
 def _window(system: System, option: Option) -> Window:
-    late, padded, _ = option
+    late = option.late
     padding = {(part.rank, part.micro_batch): part.padding for part in system.step.parts if part.kind == "units"}
     return Window.of(
         (
@@ -93,9 +110,9 @@ def _window(system: System, option: Option) -> Window:
                 rank=column.rank,
                 micro_batch=column.micro_batch,
                 units=column.units,
-                weight=1.0,
+                weight=0.0 if column.micro_batch in option.lost else 1.0,
                 padding=padding[column.rank, column.micro_batch],
-                padding_weight=1.0 if padded else 0.0,
+                padding_weight=1.0 if option.padded else 0.0,
                 local=late is not None and column.micro_batch >= late,
             )
             for column in system.columns
@@ -129,7 +146,7 @@ class _Test:
         ranks = self._system.ranks
         full = torch.zeros(len(self._system.columns), ranks, dtype=torch.float64)
         for line, column in enumerate(self._system.columns):
-            if column.kind == "units" or (column.kind == "padding" and self._option[1]):
+            if column.kind == "units" or (column.kind == "padding" and self._option.padded):
                 weight, local = by_place.get((column.rank, column.micro_batch), (0.0, False))
                 if local:
                     full[line, column.rank] = ranks * weight
@@ -137,7 +154,7 @@ class _Test:
                     full[line] = weight
             elif column.kind == "extra":
                 full[line] = self._system.expected[line]
-            elif column.kind == "stale" and self._option[2]:
+            elif column.kind == "stale" and self._option.stale:
                 if column.rank < 0:
                     full[line] = 1.0
                 else:

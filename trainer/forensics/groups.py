@@ -33,19 +33,26 @@ class Grouping:
     kinds: Sequence[Kind]
     groups: list[Group] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+    trusted: bool = True
+    """False where so many columns were needed that any gradient would have been consistent."""
 
 
 def grouped(systems: Sequence[System], tolerance: float) -> Grouping:
     """Return the parameters in as few groups as possible, solved with as few kinds of columns as possible.
 
-    Without any consistent grouping, the one with the columns of the objective alone is returned, with `odd` names.
+    Without any consistent grouping, the one with the columns of the objective alone is returned, with `odd` names;
+    but where more columns than numbers would be consistent, that is returned as not trusted.
     """
     attempts = [kinds for kinds in ATTEMPTS if _makes_sense(systems, kinds)]
-    for kinds in attempts:
-        whole = _group(systems, systems[0].names, kinds, tolerance)
+    candidates = [(kinds, _group(systems, systems[0].names, kinds, tolerance)) for kinds in attempts]
+    for kinds, whole in candidates:
         if _consistent(whole, tolerance) and _trusted(whole, kinds):
             return Grouping(kinds=kinds, groups=[whole])
-    tried: list[Grouping] = []
+    tried: list[Grouping] = [
+        Grouping(kinds=kinds, groups=[whole], trusted=False)
+        for kinds, whole in candidates
+        if _consistent(whole, tolerance)
+    ]
     for kinds in attempts:
         found = _split(systems, kinds, tolerance)
         if not found.odd and len(found.groups) <= MOST_GROUPS and all(_trusted(item, kinds) for item in found.groups):

@@ -50,11 +50,9 @@ def _auxiliary(numbers: Numbers) -> str:
 
 def _clipped(numbers: Numbers) -> str:
     low, high = number(numbers["smallest_factor"]), number(numbers["largest_factor"])
-    scaled_norm = f", which is {number(numbers['max_norm'])} / {number(numbers['loss_scale'])}"
-    return (
-        f"Factors from {low} to {high}, always to the norm {number(numbers['norm'])}"
-        f"{scaled_norm if 'loss_scale' in numbers else ''}."
-    )
+    scale = numbers.get("loss_scale")
+    which = f", which is {number(numbers['max_norm'])} / {number(scale)}" if scale else ""
+    return f"Factors from {low} to {high}, always to the norm {number(numbers['norm'])}{which}."
 
 
 def _shape(window: Window, _numbers: Numbers, unit: str) -> str:

@@ -1,0 +1,210 @@
+"""Gradients to names: fixture M, planted mistakes alone and in pairs, and gradients that no known mistake makes."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.support.gradients import PARAMETERS, Plan, evidence
+from tests.support.planting import LOOPS, SCALES, SHAPES, planted, possible
+from trainer.contract.diagnosis import Diagnosis
+from trainer.forensics.diagnose import diagnose
+
+NAMES = [*(name for name in SHAPES if name), *SCALES, *LOOPS, "padding_in_denominator"]
+STEPS = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # thousands of small matrices: threads only wait for one another
+    yield
+    torch.set_num_threads(before)
+
+
+def names_of(diagnosis: Diagnosis) -> set[str]:
+    return {cause.name for cause in diagnosis.causes}
+
+
+def read(names: Any, plan: Plan, *, steps: int = STEPS, **more: Any) -> Diagnosis:
+    return diagnose(evidence([planted(names, plan)] * steps, **more))
+
+
+FIXTURE = {
+    "correct": (),
+    "mean of means": ("mean_of_means",),
+    "token mean per rank": ("rank_mean",),
+    "factor missing": ("missing_world_size",),
+    "factor twice": ("extra_world_size",),
+    "divided by k": ("extra_accumulation_division",),
+    "factor missing, divided by k": ("missing_world_size", "extra_accumulation_division"),
+    "k forgotten": ("mean_of_means", "missing_accumulation_division"),
+    "k forgotten, times W": ("mean_of_means", "missing_accumulation_division", "extra_world_size"),
+    "means times W": ("mean_of_means", "extra_world_size"),
+    "denominator per micro-step": ("microbatch_denominator",),
+    "count of rank 0": ("local_count_as_global",),
+    "last micro-batch lost": ("dropped_microbatch",),
+    "padding in the denominator": ("padding_in_denominator",),
+    "padding in loss and denominator": ("padding_in_denominator", "padding_in_loss"),
+    "no sync": ("unsynchronised_step",),
+}
+
+
+def _lost(plan: Plan) -> Plan:
+    """Return the plan in which the last micro-batch is in the count but not in the sum."""
+    right = plan.factor
+    return replace(plan, factor=lambda now, r, m: 0.0 if m == now.places - 1 else right(now, r, m))
+
+
+@pytest.mark.parametrize("case", FIXTURE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_fixture_is_named(case: str, dtype: torch.dtype) -> None:
+    names = FIXTURE[case]
+    plan = _lost(Plan(dtype=dtype)) if case == "last micro-batch lost" else planted(names, Plan(dtype=dtype))
+    found = diagnose(evidence([plan] * STEPS, tolerance=1e-6 if dtype == torch.float64 else 1e-4))
+    assert names_of(found) == set(names)
+    assert found.status == ("identified" if names else "clean")
+    assert found.residual is not None
+    assert float(found.residual) < (1e-12 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("case", FIXTURE)
+def test_fixture_weights_are_the_exact_ones(case: str) -> None:
+    names = FIXTURE[case]
+    plan = planted(names, Plan())
+    found = diagnose(evidence([plan]))
+    assert found.weights is not None
+    local = "unsynchronised_step" in names
+    for rank, place in itertools.product(range(2), range(3)):
+        right = plan.factor(plan, rank, place) / (1 if local else 2) * (place not in plan.cleared_before[:0])
+        if "dropped_microbatch" in names and place < 2:
+            right = 0.0
+        assert found.weights.observed[rank][place] == pytest.approx(right, rel=1e-9, abs=1e-12)
+        assert found.weights.expected[rank][place] == 1 / 20
+
+
+@pytest.mark.parametrize("case", FIXTURE)
+def test_one_cell_off_is_no_longer_named(case: str) -> None:
+    plan = planted(FIXTURE[case], Plan())
+    right = plan.factor
+    off = replace(plan, factor=lambda now, r, m: right(now, r, m) * (1.01 if (r, m) == (0, 2) else 1.0))
+    found = diagnose(evidence([off]))
+    assert found.status == "unexplained"
+    assert names_of(found) <= {"unsynchronised_step", "padding_in_loss", "dropped_microbatch"}
+
+
+SPELLINGS = {
+    "sum times W over N": lambda plan, *_: plan.ranks / plan.whole,
+    "weighted means": lambda plan, r, m: 1 / plan.units[r][m] * (plan.units[r][m] * plan.ranks / plan.whole),
+    "by the mean count of a rank": lambda plan, *_: 1 / (plan.whole / plan.ranks),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("reduced_after", [None, (0, 1, 2), (1, 2)])
+def test_right_code_in_another_spelling_is_clean(spelling: str, reduced_after: Any) -> None:
+    found = diagnose(evidence([Plan(factor=SPELLINGS[spelling], reduced_after=reduced_after)] * STEPS))
+    assert (found.status, found.causes, found.suggestion) == ("clean", [], "")
+
+
+def test_gradients_scaled_after_the_sync_are_clean() -> None:
+    plan = Plan(
+        factor=lambda *_: 1.0,
+        averages=False,
+        after=lambda _step, gradient: {name: value / 20 for name, value in gradient.items()},
+    )
+    assert diagnose(evidence([plan])).status == "clean"
+
+
+@st.composite
+def plans(draw: Any) -> Plan:
+    ranks, places = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    row = st.lists(st.integers(1, 60), min_size=places, max_size=places)
+    units = draw(st.lists(row, min_size=ranks, max_size=ranks))
+    padding = draw(
+        st.lists(st.lists(st.integers(0, 60), min_size=places, max_size=places), min_size=ranks, max_size=ranks)
+    )
+    return Plan(units=units, padding=padding)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(), st.lists(st.sampled_from(NAMES), max_size=2, unique=True), st.integers(0, 2**32))
+def test_planted_mistakes_are_never_misnamed(plan: Plan, names: list[str], seed: int) -> None:
+    assume(possible(names))
+    if any(name.startswith("padding") for name in names):
+        assume(sum(map(sum, plan.padding)) > 0)
+    measured = evidence([planted(names, plan)] * 2, seed=seed)
+    found = diagnose(measured)
+    sets = [set(one) for one in found.alternatives] or [names_of(found)]
+    assert found.status != "unexplained", (names, found.reasoning)
+    if set(names) in sets:
+        return
+    # Another explanation is right only if it makes the same gradients, with no more mistakes.
+    for one in sets:
+        assert len(one) <= len(names), (names, sets)
+        again = evidence([planted(one, plan)] * 2, seed=seed)
+        for mine, theirs in zip(measured.steps, again.steps, strict=True):
+            for rank in range(plan.ranks):
+                for name in PARAMETERS:
+                    torch.testing.assert_close(
+                        mine.observed[rank][name], theirs.observed[rank][name], rtol=1e-6, atol=1e-9
+                    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(), st.integers(0, 2**32), st.booleans())
+def test_arbitrary_weights_are_solved_and_not_named(plan: Plan, seed: int, local: bool) -> None:
+    random = Random(seed)
+    weights = {(r, m): random.uniform(0.1, 3.0) / plan.whole for r in range(plan.ranks) for m in range(plan.places)}
+    measured = evidence(
+        [replace(plan, factor=lambda _plan, r, m: plan.ranks * weights[r, m], reduced_after=() if local else None)]
+    )
+    found = diagnose(measured)
+    assert found.status == "unexplained"
+    assert names_of(found) == ({"unsynchronised_step"} if local else set())
+    assert found.weights is not None
+    for (rank, place), weight in weights.items():
+        assert found.weights.observed[rank][place] == pytest.approx(weight * (plan.ranks if local else 1), rel=1e-9)
+
+
+def test_world_size_equal_to_accumulation_is_ambiguous() -> None:
+    plan = Plan(units=((3, 5), (7, 2)), padding=((0, 0), (0, 0)))
+    found = read(["missing_world_size"], plan)
+    assert found.status == "ambiguous"
+    assert sorted(found.alternatives) == [["extra_accumulation_division"], ["missing_world_size"]]
+    assert found.suggestion == "Run with 3 micro-batches per rank."
+    changed = replace(plan, units=((3, 5, 4), (7, 2, 6)), padding=((0,) * 3,) * 2)
+    assert names_of(read(["missing_world_size"], changed)) == {"missing_world_size"}
+
+
+def test_equal_counts_ask_for_other_counts() -> None:
+    found = read(["extra_world_size"], Plan(units=((3,), (3,)), padding=((0,), (0,))))
+    assert (found.status, found.causes[0].name) == ("ambiguous", "extra_world_size")
+    assert found.suggestion == "Give the ranks and micro-batches different numbers of units."
+
+
+def test_one_rank_weighs_more_in_words() -> None:
+    found = read(["rank_mean"], Plan(units=((12,), (36,)), padding=((0,), (0,))))
+    assert "Rank 0's tokens weigh 3.0 times those of rank 1." in found.causes[0].explanation
+
+
+def test_unreduced_parameters_are_listed_beside_another_mistake() -> None:
+    found = read(["unreduced_parameters", "mean_of_means"], Plan())
+    causes = {cause.name: cause.parameters for cause in found.causes}
+    assert sorted(causes["unreduced_parameters"]["parameters"]) == ["head", "layer.bias"]
+    assert causes["mean_of_means"] == {}
+
+
+def test_parameters_of_another_loss_are_listed() -> None:
+    def doubled(_step: int, gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: value * (2.37 if name == "head" else 1) for name, value in gradient.items()}
+
+    found = diagnose(evidence([Plan(after=doubled)]))
+    assert found.status == "unexplained"
+    assert any("head" in sentence for sentence in found.reasoning)
