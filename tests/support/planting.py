@@ -34,8 +34,8 @@ SCALES: dict[str, Factor] = {
     "extra_world_size": lambda plan, *_: float(plan.ranks),
     "extra_accumulation_division": lambda plan, *_: 1 / plan.places,
     "missing_accumulation_division": lambda plan, *_: float(plan.places),
-    "local_count_as_global": lambda plan, *_: plan.whole / sum(plan.units[0]),
 }
+COUNTS = ("local_count_as_global", "padding_in_denominator")
 LOOPS = (
     "dropped_microbatch",
     "unsynchronised_step",
@@ -57,13 +57,15 @@ EXCLUSIVE = (
 """Mistakes of which one window can have only one, or that undo one another."""
 
 
-def planted(names: Iterable[str], plan: Plan) -> Plan:
+def planted(names: Iterable[str], plan: Plan, *, count_of_rank: int = 0) -> Plan:
     """Return the plan with all of these mistakes. Raises KeyError for a name that cannot be planted."""
     wanted = set(names)
     shape = next((name for name in SHAPES if name in wanted), "")
     base = PADDED[shape] if "padding_in_denominator" in wanted else SHAPES[shape]
     scales = [SCALES[name] for name in SCALES if name in wanted]
-    unknown = wanted - {*SHAPES, *SCALES, *LOOPS, "padding_in_denominator"}
+    if "local_count_as_global" in wanted:
+        scales.append(lambda now, *_: now.whole / sum(now.units[count_of_rank]))
+    unknown = wanted - {*SHAPES, *SCALES, *LOOPS, *COUNTS}
     if unknown:
         raise KeyError(sorted(unknown))
 

@@ -59,7 +59,7 @@ def compatible(systems: Sequence[System], group: Group, tolerance: float, *, usu
             windows,
             tolerance=tolerance,
             usual_micro_batches=usual,
-            agree=lambda window, weights, tests=tests: tests[id(window)].agrees(window, weights),  # type: ignore[misc]
+            agree=lambda window, item, tests=tests: tests[id(window)].agrees(window, item.weights),  # type: ignore[misc]
         )
         if reading.status is not Status.UNEXPLAINED:
             for more in reading.alternatives or (reading.names,):

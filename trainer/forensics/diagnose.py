@@ -20,6 +20,7 @@ MORE_CELLS = (
     "micro-batches can be told apart."
 )
 
+MORE_STEPS = "Run at least 3 steps, with other samples in every step and a learning rate that changes the parameters."
 NO_WEIGHTING = (
     "Look for something that changes the gradient itself: dropout or noise that differs from the reference, weight "
     "decay added to gradients, another loss, or lower precision."
@@ -121,6 +122,8 @@ def _weights(case: Case) -> Weights | None:
 
 def _suggestion(case: Case, found: Findings, causes: Sequence[Cause]) -> str:
     if found.status is Status.AMBIGUOUS:
+        if case.rivals:
+            return MORE_STEPS
         account = next(item for item in case.accounts if item.status is Status.AMBIGUOUS)
         if not account.separable:
             return MORE_CELLS

@@ -26,6 +26,8 @@ class Case:
     """One per group."""
     carried: bool = False
     """Whether the left-over gradient was taken off before the weights were solved."""
+    rivals: Sequence[tuple[str, ...]] = ()
+    """Mistakes with a left-over gradient among them that explain the gradients as well as those found."""
 
     @property
     def clean(self) -> bool:
@@ -63,10 +65,19 @@ def examine(evidence: Evidence) -> Case:
     """Return what the gradients say. Raises ValueError if vectors of a parameter differ in size."""
     systems = [System.of(step) for step in evidence.steps]
     case = _case(evidence, systems)
-    if any(step.before for step in evidence.steps) and _unexplained(case):
-        carried = _case(evidence, [System.of(_without_before(step)) for step in evidence.steps])
-        if not carried.grouping.odd and not _unexplained(carried):
-            return replace(carried, carried=True, right=case.right)
+    if case.clean or case.grouping.odd or not any(step.before for step in evidence.steps):
+        return case
+    if not all(_looks_like_weights(system, evidence.tolerance) for system in systems):
+        return case
+    # A left-over gradient looks like a weight where windows or parameters hardly change between steps.
+    carried = _case(evidence, [System.of(_without_before(step)) for step in evidence.steps])
+    if carried.grouping.odd or _unexplained(carried):
+        return case
+    mine, theirs = _names(case), _names(carried) | {"stale_gradients"}
+    if _unexplained(case) or len(theirs) < len(mine):
+        return replace(carried, carried=True, right=case.right)
+    if "stale_gradients" not in mine and len(theirs) == len(mine):
+        return replace(case, rivals=[tuple(sorted(theirs))])
     return case
 
 
@@ -96,10 +107,24 @@ def _case(evidence: Evidence, systems: Sequence[System]) -> Case:
     if all(right) and grouping.odd:
         grouping = Grouping(kinds=grouping.kinds)
     accounts = [
-        Account(parameters=group.names, status=Status.CLEAN) if all(right) else account(systems, group, tolerance)
+        account(systems, group, tolerance) if not all(right) else Account(parameters=group.names, status=Status.CLEAN)
         for group in grouping.groups
     ]
     return Case(evidence=evidence, systems=systems, right=right, grouping=grouping, accounts=accounts)
+
+
+def _looks_like_weights(system: System, tolerance: float) -> bool:
+    """Return whether the left-over gradient is a sum of this step's own columns."""
+    stale = system.places(("stale",))
+    whole, _ = system.matrix(system.names, range(len(system.columns)))
+    columns, left = whole[:, system.places(("units", "extra"))], whole[:, stale]
+    basis, _ = torch.linalg.qr(columns)
+    rest = torch.linalg.vector_norm(left - basis @ (basis.T @ left), dim=0)
+    return bool((rest <= tolerance * torch.linalg.vector_norm(left, dim=0)).all())
+
+
+def _names(case: Case) -> set[str]:
+    return {name for found in case.accounts for name in found.names}
 
 
 def _unexplained(case: Case) -> bool:

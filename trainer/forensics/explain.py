@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainer.forensics.cells import Window, ratio
-from trainer.forensics.hypotheses import Hypothesis, Weights, hypotheses
+from trainer.forensics.hypotheses import Hypothesis, Key, hypotheses, key_of
+from trainer.forensics.repeats import repeated
 
 
 class Status(StrEnum):
@@ -37,12 +38,8 @@ class Reading:
     """Whether all units of each window weigh the same, whatever that is."""
 
 
-PLACES = ("count_of_rank", "rank", "micro_batch")
-Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
-
-
-Agree = Callable[[Window, Weights], bool]
-"""Whether the weights of the counted cells of a window, by a hypothesis, agree with what was observed."""
+Agree = Callable[[Window, Hypothesis], bool]
+"""Whether a hypothesis agrees with what was observed in a window."""
 
 
 def explain(
@@ -56,13 +53,16 @@ def explain(
     """Return what the weights of `windows` say, all of them made by the same code.
 
     `tolerance` is relative, per weight: 1e-6 for factors measured in float32. Windows without a counted cell say
-    nothing. `repeats` as in `hypotheses`. `agree` replaces the comparison weight by weight, for weights that cannot be
-    told apart from one another.
+    nothing. With `repeats`, a micro-batch may have been processed twice. `agree` replaces the comparison weight by
+    weight, for weights that cannot be told apart from one another.
     """
     telling = [window for window in windows if window.counted]
     padded = any(_padding_weighs(window) for window in telling)
     even = all(ratio(window) <= 1 + tolerance for window in telling)
-    found = _common(telling, agree or _by_weight(tolerance), usual_micro_batches, repeats=repeats)
+    test = agree or _by_weight(tolerance)
+    found = _common(telling, test, usual_micro_batches)
+    if repeats and telling and min((len(names) for names, _ in found), default=2) > 1:
+        found += repeated(telling, tolerance, usual_micro_batches)
     extra = frozenset({"padding_in_loss"}) if padded else frozenset[str]()
     if not found:
         status = Status.UNEXPLAINED if telling else Status.CLEAN
@@ -81,31 +81,21 @@ def explain(
 
 
 def _by_weight(tolerance: float) -> Agree:
-    return lambda window, weights: all(
-        math.isclose(mine, cell.weight, rel_tol=tolerance, abs_tol=cell.error)
-        for mine, cell in zip(weights, window.counted, strict=True)
+    return lambda window, item: all(
+        math.isclose(item.scale * mine, cell.weight, rel_tol=tolerance, abs_tol=cell.error)
+        for mine, cell in zip(item.shape, window.counted, strict=True)
     )
 
 
-def _common(windows: Sequence[Window], agree: Agree, usual: int | None, *, repeats: bool) -> list[Key]:
+def _common(windows: Sequence[Window], agree: Agree, usual: int | None) -> list[Key]:
     """Return the hypotheses that explain every window, each once."""
     common: dict[Key, None] | None = None
     for window in windows:
-        mine = {
-            _key(item): None
-            for item in hypotheses(window, usual_micro_batches=usual, repeats=repeats)
-            if agree(window, item.weights)
-        }
+        mine = {key_of(item): None for item in hypotheses(window, usual_micro_batches=usual) if agree(window, item)}
         common = mine if common is None else {key: None for key in common if key in mine}
         if not common:
             return []
     return list(common or {})
-
-
-def _key(item: Hypothesis) -> Key:
-    # The numbers of one window are not part of a mistake in the code; the rank or micro-batch that it names is.
-    told = {name: value for name, value in item.parameters.items() if name in PLACES}
-    return item.names, tuple(sorted(told.items()))
 
 
 def _padding_weighs(window: Window) -> bool:

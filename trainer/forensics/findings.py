@@ -47,6 +47,11 @@ def findings(case: Case) -> Findings:
         _add(found, case, case.accounts[place], unreduced=place in local)
     for name, numbers in _auxiliary(case):
         found.named.append(Named(name=name, account=case.accounts[case.main], numbers=numbers))
+    _complete(found)
+    if case.rivals and found.status is not Status.UNEXPLAINED:
+        found.status = Status.AMBIGUOUS
+        mine = sorted({named.name for named in found.named})
+        found.alternatives = [*(found.alternatives or [mine]), *(list(names) for names in case.rivals)]
     if found.status is Status.CLEAN:
         found.status = Status.IDENTIFIED if found.named else Status.UNEXPLAINED
     return found
@@ -74,10 +79,19 @@ def _add(found: Findings, case: Case, account: Account, *, unreduced: bool) -> N
         found.status, found.open = Status.UNEXPLAINED, found.open or account
     elif account.status is Status.AMBIGUOUS and found.status is not Status.UNEXPLAINED:
         found.status = Status.AMBIGUOUS
-        more = {"stale_gradients"} if case.carried else set()
-        found.alternatives = found.alternatives or [sorted({*names, *more}) for names in account.alternatives]
+        if not found.alternatives:
+            more = names - set(account.names)
+            gone = {LOCAL} if unreduced else set()
+            found.alternatives = [sorted({*one, *more} - gone) for one in account.alternatives]
     elif names and found.status is Status.CLEAN:
         found.status = Status.IDENTIFIED
+
+
+def _complete(found: Findings) -> None:
+    """Add what was found in other parameters to every alternative."""
+    varying = {name for one in found.alternatives for name in one}
+    more = {named.name for named in found.named} - varying
+    found.alternatives = [sorted({*one, *more}) for one in found.alternatives]
 
 
 def _shared(case: Case, name: str) -> bool:

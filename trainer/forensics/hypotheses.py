@@ -6,7 +6,6 @@ together. Every formula is from docs/trace-files.md, section "What a unit weighs
 """
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,24 +72,19 @@ class Basis:
         )
 
 
-ODD = 1e-3
-"""Below this relative distance a weight may be twice another; the exact comparison follows."""
+Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
+"""What several windows made by the same code have in common: names, and the rank that a mistake is about."""
 RIGHT = Factor(names=frozenset(), value=1.0)
 
 
-def hypotheses(
-    window: Window, *, usual_micro_batches: int | None = None, repeats: bool = False
-) -> Iterator[Hypothesis]:
+def hypotheses(window: Window, *, usual_micro_batches: int | None = None) -> Iterator[Hypothesis]:
     """Yield every hypothesis about a window, the right one first.
 
     `usual_micro_batches` is how many micro-batches most windows have: a shorter window may still be divided by that.
-    With `repeats`, a micro-batch that weighs twice as much as all others may have been processed twice.
     """
     counted = window.counted
     if not counted:
         return
-    if repeats:
-        yield from _repeated(window)
     dropped = frozenset({"dropped_microbatch"}) if len(counted) < len(window.supervised) else frozenset[str]()
     bases: list[Sequence[Cell]] = [window.cells]
     if dropped:
@@ -107,30 +101,6 @@ def hypotheses(
                     scale=factor.value,
                     parameters=factor.parameters,
                 )
-
-
-def _repeated(window: Window) -> Iterator[Hypothesis]:
-    """Yield the hypotheses in which one micro-batch enters the sum twice, and the count once or twice."""
-    cells = window.counted
-    largest = max(cells, key=lambda cell: abs(cell.weight))
-    others = [cell.weight for cell in cells if cell is not largest]
-    if (
-        not others
-        or len(cells) < len(window.supervised)
-        or not math.isclose(largest.weight, 2 * others[0], rel_tol=ODD)
-    ):
-        return
-    for counted_twice in (False, True):
-        basis = Basis.of([*window.cells, largest] if counted_twice else window.cells, padding=False)
-        shape = tuple((2 if cell is largest else 1) / total(basis.cells) for cell in cells)
-        where = {"rank": float(largest.rank), "micro_batch": float(largest.micro_batch)}
-        for factor in _factors(window.world_size, Basis.of(window.cells, padding=False), "repeated", None):
-            yield Hypothesis(
-                names=factor.names | {"repeated_samples"},
-                shape=shape,
-                scale=factor.value,
-                parameters={**where, **factor.parameters},
-            )
 
 
 def _paddings(window: Window) -> Sequence[bool]:
@@ -199,3 +169,9 @@ def _accumulation_factors(basis: Basis) -> Sequence[Factor]:
         Factor(names=frozenset({"extra_accumulation_division"}), value=1 / count),
         Factor(names=frozenset({"missing_accumulation_division"}), value=float(count)),
     )
+
+
+def key_of(item: Hypothesis) -> Key:
+    """Return what the mistakes of a hypothesis are, without the numbers of its window."""
+    told = {name: value for name, value in item.parameters.items() if name == "count_of_rank"}
+    return item.names, tuple(sorted(told.items()))

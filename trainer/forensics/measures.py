@@ -89,10 +89,10 @@ def _misplaced(window: Window, _numbers: Numbers, _unit: str) -> str:
 
 
 def _repeated(_window: Window, numbers: Numbers, unit: str) -> str:
-    if "rank" not in numbers:
+    if "micro_batch" not in numbers:
         return ""
-    where = f"micro-batch {numbers['micro_batch']:.0f} of rank {numbers['rank']:.0f}"
-    return f"The {unit}s of {where} weigh twice as much as all others."
+    rank = f"rank {numbers['rank']:.0f}" if "rank" in numbers else "every rank"
+    return f"The {unit}s of micro-batch {numbers['micro_batch']:.0f} of {rank} weigh twice as much as all others."
 
 
 BY_NUMBERS: Final[Mapping[str, Callable[[Numbers], str]]] = {
