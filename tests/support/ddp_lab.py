@@ -6,7 +6,7 @@ Every rank writes its observations to `work/lab-rank<r>.json`; gradients of the 
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,9 +21,9 @@ from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import RunPaths
 from trainer.kinds.token_parity.distributed import WindowAudit, describe
 from trainer.kinds.token_parity.handover import Handover, write_document
-from trainer.kinds.token_parity.reference import window_batches
+from trainer.kinds.token_parity.params import Variant
 from trainer.kinds.token_parity.signed import signed_gradients
-from trainer.tokens.plan import WindowSampler, data_lock
+from trainer.tokens.plan import data_lock
 
 # Tokens of fixture M: x[rank][micro-batch]; the gradient of a token is its x.
 TOKENS = (((2,) * 5, (7,), (2,) * 3), ((-2,) * 2, (3,) * 8, (9,)))
@@ -94,7 +94,7 @@ def run(context: StageContext) -> None:
             "crumb": [group.telemetry.crumb.collective, group.telemetry.crumb.inside],
         }
         write_json_atomically(context.paths.work / f"lab-rank{group.rank}.json", found, within=context.paths.root)
-        for variant in RULES:
+        for variant in get_args(Variant):
             plant(context, group, variant)
         group.barrier("end of the lab")
 
@@ -160,8 +160,7 @@ def unused_branches(group: Group) -> list[float]:
 def plant(context: StageContext, group: Group, variant: str) -> None:
     """Write the intermediate files of an audit in which `variant` is the audited rule."""
     shape = context.params.shape
-    batches = window_batches(WindowSampler(shape).next_window(), shape, group.device)[group.rank]
-    audit = WindowAudit(group, shape.seed, batches, RULES[variant])
+    audit = WindowAudit.of(group, shape, variant)
     gradients, empty, signed = audit.gradients(), audit.empty_window(), signed_gradients(group)
     handover = Handover(RunPaths(context.paths.work / variant))
     make_folder(handover.paths.work, within=context.paths.root)

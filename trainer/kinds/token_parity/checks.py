@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.result import Check, Relation
 from trainer.kinds.token_parity.comparison import Comparison
@@ -12,11 +13,11 @@ from trainer.kinds.token_parity.handover import EMPTY_RANK, MEAN_OF_MEANS, RANK_
 SIGNED_TOLERANCE = 1e-12
 
 
-def build_checks(evidence: Evidence) -> list[Check]:
-    """Return every check; they are independent of each other."""
+def build_checks(evidence: Evidence, diagnosis: Diagnosis | None = None) -> list[Check]:
+    """Return every check; they are independent of each other. A failed gradient parity quotes the diagnosis."""
     return [
         worked_example(evidence),
-        gradient_parity(evidence),
+        gradient_parity(evidence, diagnosis),
         negative_control(evidence),
         empty_window(evidence),
         locally_empty_rank(evidence),
@@ -41,12 +42,12 @@ def worked_example(evidence: Evidence) -> Check:
     )
 
 
-def gradient_parity(evidence: Evidence) -> Check:
+def gradient_parity(evidence: Evidence, diagnosis: Diagnosis | None = None) -> Check:
     """Every component of every rank is within the tolerance."""
     found = evidence.audited
     detail = _spread(found, evidence)
     if found.violations:
-        detail += "\n" + explain_failure(evidence)
+        detail += "\n" + explain_failure(evidence, diagnosis)
     return Check(
         name="gradient_parity",
         title="Every rank's gradient equals the single-process gradient",

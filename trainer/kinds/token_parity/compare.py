@@ -9,8 +9,10 @@ from trainer.common.process import announce, versions
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, headline_of, verdict_of
+from trainer.forensics.panels import WEIGHTS_TITLE, weights_panel
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
+from trainer.kinds.token_parity.forensics import diagnosis
 from trainer.kinds.token_parity.panels import ERRORS_TITLE, EXPLAINS, build_panels
 
 LIMITS = [
@@ -28,7 +30,13 @@ def run(context: StageContext) -> None:
     torch.set_num_threads(1)
     context.telemetry.phase("compare", 0)
     evidence = Evidence.load(context)
-    checks = build_checks(evidence)
+    found = diagnosis(evidence)
+    checks = build_checks(evidence, found)
+    weights = weights_panel(found, unit="token")
+    wrong = weights is not None and found.status != "clean"
+    panels = build_panels(evidence)
+    if weights is not None:
+        panels.insert(0 if wrong else len(panels), weights)
     result = Result(
         kind=context.kind.name,
         verdict=verdict_of(checks),
@@ -37,8 +45,9 @@ def run(context: StageContext) -> None:
         summary=summary(evidence),
         limits=limits(context),
         checks=checks,
-        panels=build_panels(evidence),
-        headline=headline_of(checks, EXPLAINS, ERRORS_TITLE),
+        panels=panels,
+        headline=WEIGHTS_TITLE if wrong else headline_of(checks, EXPLAINS, ERRORS_TITLE),
+        diagnosis=found,
     )
     result.save(context.paths.result)
     context.telemetry.message(f"verdict {result.verdict}")

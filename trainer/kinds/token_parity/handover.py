@@ -14,6 +14,8 @@ RANK_MEAN, MEAN_OF_MEANS = "rank_mean", "mean_of_means"
 """Wrong rules on the same window: they must be rejected."""
 LOCALLY_EMPTY = "locally_empty"
 """The rule under audit with every target of rank 0 ignored."""
+LEFT_OVER = "left_over"
+"""What the variant `stale_gradients` found in the gradients before the planned window."""
 EMPTY_RANK = 0
 
 

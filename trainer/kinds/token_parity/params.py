@@ -1,6 +1,6 @@
 """Parameters, presets and stages of the kind `token-parity`."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -10,7 +10,38 @@ from trainer.contract.params import CommonParams
 from trainer.tokens.corpus import POOL_SIZE
 from trainer.tokens.plan import PlanShape
 
-Variant = Literal["correct", "mean_of_means", "rank_mean", "missing_world_size", "extra_accumulation_division"]
+Variant = Literal[
+    "correct",
+    "mean_of_means",
+    "rank_mean",
+    "missing_world_size",
+    "extra_world_size",
+    "extra_accumulation_division",
+    "missing_accumulation_division",
+    "microbatch_denominator",
+    "local_count_as_global",
+    "padding_in_denominator",
+    "padding_in_loss",
+    "dropped_microbatch",
+    "repeated_samples",
+    "unsynchronised_step",
+    "sync_on_wrong_microbatch",
+    "extra_syncs",
+    "stale_gradients",
+    "unreduced_parameters",
+]
+SEVERAL: Final = frozenset(
+    {
+        "extra_accumulation_division",
+        "missing_accumulation_division",
+        "microbatch_denominator",
+        "dropped_microbatch",
+        "repeated_samples",
+        "sync_on_wrong_microbatch",
+        "extra_syncs",
+    }
+)
+"""Mistakes that need several micro-batches."""
 
 
 class TokenParityParams(CommonParams):
@@ -41,7 +72,7 @@ class TokenParityParams(CommonParams):
     variant: Variant = Field(
         "correct",
         title="Variant",
-        description="correct, or a deliberate mistake in the audited rule, for which the verdict must be fail.",
+        description="correct, or a deliberate mistake in the audited code, for which the verdict must be fail.",
     )
 
     @model_validator(mode="after")
@@ -54,6 +85,13 @@ class TokenParityParams(CommonParams):
                 f"{self.accumulation} at most {POOL_SIZE // self.accumulation}"
             )
             raise PydanticCustomError("pool", "{reason}", {"reason": reason, "field": "batch_size_per_rank"})
+        return self
+
+    @model_validator(mode="after")
+    def _variant_can_be_shown(self) -> "TokenParityParams":
+        if self.variant in SEVERAL and self.accumulation == 1:
+            reason = f"the variant {self.variant} needs several micro-batches per window; set accumulation to 2 or more"
+            raise PydanticCustomError("variant", "{reason}", {"reason": reason, "field": "variant"})
         return self
 
     @property

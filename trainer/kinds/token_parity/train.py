@@ -11,11 +11,11 @@ from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.context import StageContext
 from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
-from trainer.common.window import RULES, accumulate
 from trainer.contract.exits import EXIT_PREEMPTED
 from trainer.kinds.token_parity.distributed import wrap
 from trainer.kinds.token_parity.handover import Handover, write_document
-from trainer.tokens.batches import loss_sum, make_batch
+from trainer.kinds.token_parity.variants import run_window
+from trainer.tokens.batches import make_batch
 from trainer.tokens.corpus import build_corpus
 from trainer.tokens.evaluate import evaluate
 from trainer.tokens.model import build_model
@@ -45,7 +45,7 @@ class Training:
         self._corpus = build_corpus(self._params.seed, self._params.world_size)
         self._sampler = WindowSampler(self._params.shape)
         self._history: list[dict[str, Any]] = []
-        self._model, self._counter = wrap(group, build_model(self._params.seed).to(group.device))
+        self._model, self._counter = wrap(group, build_model(self._params.seed).to(group.device), self._params.variant)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=self._params.learning_rate)
 
     def run(self) -> bool:
@@ -101,9 +101,7 @@ class Training:
         telemetry = self._group.telemetry
         ids = self._sampler.next_window()[self._group.rank]
         batches = [make_batch([self._corpus.sequence(item) for item in batch], self._group.device) for batch in ids]
-        tokens = [batch.tokens for batch in batches]
-        rule = RULES[self._params.variant]
-        sums, counts = accumulate(self._group, self._model, batches, tokens, loss_sum, rule=rule, step=step)
+        sums, counts = run_window(self._group, self._model, batches, self._params.variant, step=step)
         synced = self._counter.take()
         telemetry.mark("optimizer")
         self._optimizer.step()
