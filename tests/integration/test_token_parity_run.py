@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -18,13 +18,14 @@ from trainer.contract.result import Check, Result, Verdict, verdict_of
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.compare import run as compare_stage
 from trainer.kinds.token_parity.evidence import Evidence
+from trainer.kinds.token_parity.forensics import diagnosis
 from trainer.kinds.token_parity.handover import AUDITED, Handover
 from trainer.kinds.token_parity.panels import ERRORS_TITLE
-from trainer.kinds.token_parity.params import TokenParityParams
+from trainer.kinds.token_parity.params import TokenParityParams, Variant
 
 pytestmark = pytest.mark.torchrun
 LAB = StagePlan(name="lab", title="Lab", entry="tests.support.ddp_lab:run", launcher="torchrun")
-MISTAKES = ["mean_of_means", "rank_mean", "missing_world_size", "extra_accumulation_division"]
+VARIANTS = StagePlan(name="variants", title="Variants", entry="tests.support.ddp_lab:run_variants", launcher="torchrun")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,8 @@ def test_quick_audit_passes(quick: LocalRun) -> None:
     assert result.summary["components"] == 282_628
     assert result.summary["max_abs_error"] < 1e-6
     assert result.headline == ERRORS_TITLE
+    assert result.diagnosis is not None
+    assert (result.diagnosis.status, result.diagnosis.causes) == ("clean", [])
     assert result.summary["violations"] == 0
     assert result.summary["wrong_violations"] > 200_000
     assert result.summary["global_tokens"] == sum(map(sum, result.summary["token_counts"]))
@@ -95,11 +98,23 @@ def test_tight_tolerance_counts_true_violations(quick: LocalRun, tmp_path: Path)
     assert _checks(result)["gradient_parity"].limit == 1e-12
 
 
-@pytest.mark.parametrize("variant", ["correct", *MISTAKES])
-def test_each_planted_mistake_fails(quick: LocalRun, variant: str) -> None:
-    main, planted = Handover(quick.paths), Handover(RunPaths(quick.paths.work / variant))
-    evidence = Evidence(
-        params=TokenParityParams(variant=variant),  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
+    """A window of every variant; with 3 micro-batches per rank, so that no two mistakes give the same number."""
+    run = LocalRun.create(
+        tmp_path_factory.mktemp("planted") / "1", "token-parity", accumulation=3, batch_size_per_rank=3
+    )
+    for stage in ("prepare", "check-loss", "reference"):
+        run.stage(stage)
+    run.plan.append(VARIANTS)
+    run.stage("variants")
+    return run
+
+
+def _evidence(run: LocalRun, variant: str) -> Evidence:
+    main, planted = Handover(run.paths), Handover(RunPaths(run.paths.work / variant))
+    return Evidence(
+        params=TokenParityParams(variant=variant, accumulation=3, batch_size_per_rank=3),  # type: ignore[arg-type]
         plan=json.loads(main.plan.read_text()),
         worked_example=json.loads(main.worked_example.read_text()),
         reference=torch.load(main.reference, weights_only=True),
@@ -107,12 +122,41 @@ def test_each_planted_mistake_fails(quick: LocalRun, variant: str) -> None:
         gradients=[torch.load(planted.gradients(rank), weights_only=True) for rank in (0, 1)],
         training=None,
     )
-    checks = {check.name: check for check in build_checks(evidence)}
+
+
+@pytest.mark.parametrize("variant", get_args(Variant))
+def test_each_planted_mistake_fails_and_is_named(planted: LocalRun, variant: str) -> None:
+    evidence = _evidence(planted, variant)
+    found = diagnosis(evidence)
+    checks = {check.name: check for check in build_checks(evidence, found)}
     right = variant == "correct"
     assert verdict_of(list(checks.values())) == (Verdict.PASS if right else Verdict.FAIL)
-    assert checks["gradient_parity"].passed is right
+    assert checks["gradient_parity"].passed is (variant in ("correct", "extra_syncs"))
     assert checks["negative_control"].passed is True
-    assert checks["sync_count"].passed is True
+    assert checks["sync_count"].passed is (variant not in ("extra_syncs", "unsynchronised_step"))
+    assert [cause.name for cause in found.causes] == ([] if right else [variant])
+    assert found.status == ("clean" if right else "identified")
+    assert (found.suggestion == "") is right
+    assert found.weights is not None
+    assert float(found.residual or 0) < 1e-5
+
+
+def test_numbers_of_the_causes_are_those_planted(planted: LocalRun) -> None:
+    numbers = {
+        variant: diagnosis(_evidence(planted, variant)).causes[0].parameters
+        for variant in ("local_count_as_global", "repeated_samples", "unreduced_parameters", "extra_syncs")
+    }
+    assert numbers["local_count_as_global"] == {"count_of_rank": 0}
+    assert numbers["repeated_samples"] == {"rank": 1, "micro_batch": 0}
+    assert sorted(numbers["unreduced_parameters"]["parameters"]) == ["head.bias", "head.weight"]
+    assert numbers["extra_syncs"]["after_backwards"] == [0, 1, 2]
+
+
+def test_large_windows_are_not_solved(planted: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.kinds.token_parity.forensics.MOST_CELLS", 5)
+    found = {variant: diagnosis(_evidence(planted, variant)) for variant in ("correct", "rank_mean")}
+    assert (found["correct"].status, found["rank_mean"].status) == ("clean", "unexplained")
+    assert found["rank_mean"].suggestion == "Run with at most 2 micro-batches per rank."
 
 
 def test_fixture_matches_exact_fractions(lab: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Experiments that need real ranks: run once by torchrun as a stage (`tests.support.ddp_lab:run`), judged by the tests.
+"""Experiments that need real ranks: run once by torchrun as a stage (`run`, `run_variants`), judged by the tests.
 
 Every rank writes its observations to `work/lab-rank<r>.json`; gradients of the planted variants go to
 `work/<variant>/`.
@@ -94,9 +94,15 @@ def run(context: StageContext) -> None:
             "crumb": [group.telemetry.crumb.collective, group.telemetry.crumb.inside],
         }
         write_json_atomically(context.paths.work / f"lab-rank{group.rank}.json", found, within=context.paths.root)
+        group.barrier("end of the lab")
+
+
+def run_variants(context: StageContext) -> None:
+    """Write the intermediate files of an audit of every variant."""
+    with process_group(context) as group:
         for variant in get_args(Variant):
             plant(context, group, variant)
-        group.barrier("end of the lab")
+        group.barrier("end of the variants")
 
 
 def fixture_under_rules(group: Group) -> dict[str, float]:
