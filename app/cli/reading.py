@@ -1,11 +1,14 @@
 """Commands that show runs and kinds, and repeat runs."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.client import open_client
+from app.cli.diagnosis import say_diagnosis
+from app.cli.exits import CommandError
 from app.cli.output import AsJson, RunId, cell, emit, passed_word, say, table
 from app.formats import exact, telling_apart, words
 from app.runs.states import State
@@ -112,11 +115,15 @@ def _column(values: dict[str, Any], name: str) -> str | None:
 
 def show(run_id: RunId, as_json: AsJson = False) -> None:
     """Show all details of a run."""
-    document = open_client().get(f"/runs/{run_id}")
+    client = open_client()
+    document = client.get(f"/runs/{run_id}")
     if as_json:
         emit(document)
         return
     say_run(document)
+    if document["verdict"]:
+        with suppress(CommandError):  # a result that cannot be read is told by `ddp-audit result`
+            say_diagnosis(client.get(f"/runs/{run_id}/result"))
 
 
 def say_run(run: dict[str, Any]) -> None:

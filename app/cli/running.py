@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.cli.client import Client, open_client
+from app.cli.diagnosis import say_diagnosis
 from app.cli.exits import CommandError, Exit, of_run
 from app.cli.following import follow
 from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
@@ -146,3 +147,4 @@ def say_checks(result: dict[str, Any]) -> None:
     for check in result["checks"]:
         if check["passed"] is not True and check["detail"]:
             say(f"{check['name']}: {check['detail']}")
+    say_diagnosis(result)

@@ -39,7 +39,7 @@ def junit(run: RunDocument, result: Mapping[str, Any]) -> bytes:
     if run.started_at:
         attributes["timestamp"] = str(run.started_at).rstrip("Z")
     suite = ET.Element("testsuite", attributes)
-    suite.append(_properties(run))
+    suite.append(_properties(run, result))
     suite.extend(cases)
     root = ET.Element("testsuites")
     root.append(suite)
@@ -59,12 +59,17 @@ def _seconds(run: RunDocument) -> float:
     return (datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)).total_seconds()
 
 
-def _properties(run: RunDocument) -> ET.Element:
+def _properties(run: RunDocument, result: Mapping[str, Any]) -> ET.Element:
     properties = ET.Element("properties")
     for name in ("id", "name", "preset", "state", "reason", "verdict", "device", "backend", "reproduce"):
         value = run.get(name)
         if value not in (None, ""):
             ET.SubElement(properties, "property", name=name, value=clean(str(value)))
+    found = result.get("diagnosis")
+    if found:
+        names = ", ".join(cause["name"] for cause in found["causes"])
+        value = f"{found['status']}: {names}" if names else found["status"]
+        ET.SubElement(properties, "property", name="diagnosis", value=clean(value))
     return properties
 
 

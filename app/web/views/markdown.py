@@ -37,8 +37,17 @@ def audit(run: Mapping[str, Any] | Document, result: Mapping[str, Any]) -> str:
             ],
         ),
     ]
+    if result.get("diagnosis"):
+        parts.append(_diagnosis(result["diagnosis"]))
     parts += [table(*group) for group in summary_tables(result["summary"])]
     return "\n\n".join(parts) + "\n"
+
+
+def _diagnosis(found: Mapping[str, Any]) -> str:
+    lines = [f"**Diagnosis: {found['status']}.**"]
+    lines += [f"- `{cause['name']}`: {cell(cause['explanation'])}" for cause in found["causes"]]
+    lines += [f"- Suggestion: {cell(found['suggestion'])}"] if found["suggestion"] else []
+    return "\n".join(lines)
 
 
 def summary_tables(summary: Mapping[str, Any]) -> list[tuple[list[str], list[list[Any]]]]:

@@ -12,6 +12,7 @@ from app.runs.results.reading import Reading, read_result, told
 from app.runs.states import State
 from app.runs.telemetry.logs import attempt_logs
 from app.web.views.answer import activity, deciding_checks, lead_panel
+from app.web.views.diagnosis import diagnosis_view, retried_diagnosis
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
 from app.web.views.previews import offered
@@ -31,7 +32,10 @@ def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
     checks = result["checks"] if result else []
     panels = panel_views(result["panels"]) if result else []
     spec = kinds().get(run.kind)
+    diagnosis = diagnosis_view(run.id, reading)
     return {
+        "diagnosis": diagnosis,
+        "retried": retried_diagnosis(runs_dir, run) if diagnosis else None,
         "run": run,
         "run_id": run.id,
         "final": final,

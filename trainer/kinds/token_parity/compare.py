@@ -9,7 +9,7 @@ from trainer.common.process import announce, versions
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, headline_of, verdict_of
-from trainer.forensics.panels import WEIGHTS_TITLE, weights_panel
+from trainer.contract.weights import WEIGHTS_TITLE, weights_panel
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
 from trainer.kinds.token_parity.forensics import diagnosis
