@@ -71,7 +71,7 @@ def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
 def _padded_count(window: Window, _numbers: Numbers, unit: str) -> str:
     padding = sum(cell.padding for cell in window.cells)
     units = sum(cell.units for cell in window.cells)
-    return f"The window holds {number(units)} {unit}s and {number(padding)} of padding. {scaled(window, unit)}"
+    return f"The window holds {units:.6g} {unit}s and {padding:.6g} of padding. {scaled(window, unit)}"
 
 
 def _dropped(window: Window, _numbers: Numbers, _unit: str) -> str:

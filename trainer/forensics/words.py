@@ -30,7 +30,7 @@ def compared(window: Window, unit: str) -> str:
         return f"Rank {largest.rank}'s {unit}s weigh {number(ratio)} times those of rank {smallest.rank}."
     return (
         f"The {unit}s of {place(largest)} weigh {number(ratio)} times those of {place(smallest)} "
-        f"({number(largest.units)} and {number(smallest.units)} {unit}s)."
+        f"({largest.units:.6g} and {smallest.units:.6g} {unit}s)."
     )
 
 

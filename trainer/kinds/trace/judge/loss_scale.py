@@ -3,36 +3,18 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from trainer.forensics.catalogue import SCALES
 from trainer.forensics.cells import ratio
 from trainer.forensics.explain import Status
 from trainer.kinds.trace.judge.findings import Finding, Judged, places, several
 from trainer.kinds.trace.judge.records import WindowRecord
 from trainer.kinds.trace.judge.runs import Run
-from trainer.kinds.trace.judge.verdicts import SCALES, Understanding
+from trainer.kinds.trace.judge.verdicts import Understanding
 from trainer.kinds.trace.judge.weighing import Weighed
 
 CHECK = "loss_scale"
 CAUSES: Mapping[str, tuple[str, str]] = {
-    "missing_world_size": (
-        "The loss is divided by the count of all ranks, and the engine then averages over the ranks again.",
-        "Multiply the loss by the world size, which the averaging divides by.",
-    ),
-    "extra_world_size": (
-        "The loss is multiplied by the world size although nothing else divides by it.",
-        "Remove the factor world_size from the loss.",
-    ),
-    "extra_accumulation_division": (
-        "The loss is divided by the number of micro-batches once more than it should be.",
-        "Divide by the number of micro-batches once, or not at all where the divisor covers the whole window.",
-    ),
-    "missing_accumulation_division": (
-        "Means of several micro-batches are added up without being divided by their number.",
-        "Divide the loss of every micro-batch by the number of micro-batches of the window.",
-    ),
-    "local_count_as_global": (
-        "The loss is divided by the count of one rank as if it were that of all ranks.",
-        "All-reduce the count (sum) before dividing by it.",
-    ),
+    **{name: (mistake.explanation, mistake.fix) for name, mistake in SCALES.items()},
     "unexplained": (
         "No known mistake gives this sum.",
         "Compare the sum with the script's own factors of the loss.",

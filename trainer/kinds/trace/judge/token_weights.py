@@ -3,43 +3,25 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from trainer.forensics.catalogue import OTHERS, SHAPES
 from trainer.forensics.cells import ratio
 from trainer.forensics.explain import Status
 from trainer.kinds.trace.judge.findings import Finding, Judged, places, several
 from trainer.kinds.trace.judge.runs import Run
-from trainer.kinds.trace.judge.verdicts import MEANS, SHAPES, Group, Understanding
+from trainer.kinds.trace.judge.verdicts import MEANS, Group, Understanding
 from trainer.kinds.trace.judge.weighing import Weighed
 
 CHECK = "token_weights"
 UNITS: Mapping[str, str] = {"token": "target", "sequence": "sequence", "sample": "sample"}
-SUM = (
-    "Add the losses up instead of averaging them (reduction='sum'), and divide by the number of targets of the whole "
-    "window: loss * world_size / targets of all ranks and micro-batches."
-)
 CAUSES: Mapping[str, tuple[str, str]] = {
-    "mean_of_means": (
-        "Every micro-batch is averaged by itself, so a {unit} in a small micro-batch weighs more.",
-        SUM,
-    ),
-    "rank_mean": (
-        "Every rank averages over its own {unit}s, so a {unit} on a rank with few of them weighs more.",
-        "Divide by the number of targets on all ranks: all-reduce the counts (sum), then loss * world_size / count.",
-    ),
-    "microbatch_denominator": (
-        "Every micro-batch is divided by its own count over all ranks instead of that of the window.",
-        "Count the targets of the whole window before its first backward, and divide every micro-batch by that number.",
-    ),
+    **{name: (mistake.explanation, mistake.fix) for name, mistake in SHAPES.items()},
     "class_weights": (
         "The class-weighted mean divides by the class weights of a single micro-batch, and every batch has others.",
         "Use reduction='sum', and divide by the sum of the class weights of all targets of the window.",
     ),
-    "dropped_microbatch": (
-        "Some micro-batches weigh nothing: their gradients were cleared before the step, or their loss was made 0.",
-        "Clear the gradients once per step, after optimizer.step(), not before every backward.",
-    ),
     "short_last_window": (
         "The window has {now} micro-batches but is divided by {usual}.",
-        "Divide by the number of micro-batches that the window really has, or drop the incomplete window.",
+        OTHERS["short_last_window"].fix,
     ),
     "uneven_last_batch": (
         "A smaller batch is averaged like a full one, so its {unit}s weigh more.",

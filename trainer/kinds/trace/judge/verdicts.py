@@ -7,15 +7,6 @@ from trainer.forensics.cells import Window
 from trainer.forensics.explain import Reading, Status, explain
 from trainer.kinds.trace.judge.weighing import Objective, Weighed, Weigher
 
-SHAPES = ("mean_of_means", "rank_mean", "microbatch_denominator", "dropped_microbatch")
-SCALES = (
-    "missing_world_size",
-    "extra_world_size",
-    "extra_accumulation_division",
-    "missing_accumulation_division",
-    "local_count_as_global",
-)
-
 WORLD = frozenset({"missing_world_size", "extra_world_size"})
 ACCUMULATION = frozenset({"extra_accumulation_division", "missing_accumulation_division"})
 MEANS = frozenset({"mean_of_means", "rank_mean"})

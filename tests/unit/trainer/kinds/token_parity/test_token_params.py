@@ -31,6 +31,7 @@ def test_training_needs_more_than_one_update() -> None:
         ({"atol": -1e-9}, "atol", "at least 0"),
         ({"learning_rate": float("nan")}, "learning_rate", "finite"),
         ({"variant": "magic"}, "variant", "mean_of_means"),
+        ({"variant": "dropped_microbatch", "accumulation": 1}, "variant", "several micro-batches"),
         ({"device": "tpu"}, "device", "'auto', 'cuda' or 'cpu'"),
         ({"speed": 3}, "speed", "unknown parameter"),
         (
