@@ -122,7 +122,7 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
         return
     say_run(document)
     if document["verdict"]:
-        with suppress(CommandError):  # a result that cannot be read is told by `ddp-audit result`
+        with suppress(CommandError):  # a result that cannot be read is reported by `ddp-audit result`
             say_diagnosis(client.get(f"/runs/{run_id}/result"))
 
 

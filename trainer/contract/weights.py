@@ -1,4 +1,4 @@
-"""The picture of a diagnosis: observed weights as a heat table beside the expected ones."""
+"""The picture of a diagnosis: observed weights as a heat table next to the expected ones."""
 
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.result import HeatPanel

@@ -31,7 +31,7 @@ class Account:
     known: int = 0
     """Independent combinations of weights that the gradients determine, the fewest of all steps."""
     cells: int = 0
-    """Cells whose weights were asked for."""
+    """Cells whose weights were to be solved."""
     separable: bool = True
     """Whether every weight could be determined, apart from cells without a gradient."""
 
@@ -59,7 +59,7 @@ def account(systems: Sequence[System], group: Group, tolerance: float) -> Accoun
 
 
 def compatible_account(systems: Sequence[System], group: Group, tolerance: float, *, surely: bool = True) -> Account:
-    """Return which known mistakes give the gradients of cells that cannot all be told apart.
+    """Return which known mistakes give the gradients of cells that cannot all be distinguished.
 
     With `surely`, a single set of mistakes is identified if only micro-batches with parallel gradients are confused.
     """

@@ -1,4 +1,4 @@
-"""Gradient clipping, told from a wrong weight: its factor changes from step to step, but the norm is the same."""
+"""Gradient clipping, distinguished from a wrong weight: the factor changes from step to step, the norm does not."""
 
 import math
 from collections.abc import Sequence

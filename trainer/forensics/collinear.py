@@ -1,4 +1,4 @@
-"""Cells whose gradients cannot all be told apart: which known mistakes give the gradient that was observed."""
+"""Cells whose gradients cannot all be distinguished: which known mistakes give the gradient that was observed."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

@@ -17,7 +17,7 @@ from trainer.forensics.views import expected_weights, own_weights
 
 MORE_CELLS = (
     "Use a model with more parameters than micro-batches, and different samples in every micro-batch, so that the "
-    "micro-batches can be told apart."
+    "micro-batches can be distinguished."
 )
 
 MORE_STEPS = "Run at least 3 steps, with other samples in every step and a learning rate that changes the parameters."

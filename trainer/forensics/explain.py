@@ -54,7 +54,7 @@ def explain(
 
     `tolerance` is relative, per weight: 1e-6 for factors measured in float32. Windows without a counted cell say
     nothing. With `repeats`, a micro-batch may have been processed twice. `agree` replaces the comparison weight by
-    weight, for weights that cannot be told apart from one another.
+    weight, for weights that cannot be distinguished from one another.
     """
     telling = [window for window in windows if window.counted]
     padded = any(_padding_weighs(window) for window in telling)

@@ -96,8 +96,8 @@ def ruled_out(case: Case, found: Findings) -> list[str]:
     if case.grouping.odd:
         return [
             "Any wrong divisor, factor or missing reduction: they change only weights, and no weights fit.",
-            *(["A left-over gradient: it was tried as a column of its own."] if _has(case, "stale") else []),
-            *(["Padding in the loss: it was tried as columns of its own."] if _has(case, "padding") else []),
+            *(["A left-over gradient: it was tried as a separate column."] if _has(case, "stale") else []),
+            *(["Padding in the loss: it was tried as separate columns."] if _has(case, "padding") else []),
         ]
     return list(_excluded(case, names))
 

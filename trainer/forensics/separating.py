@@ -8,7 +8,7 @@ from trainer.forensics.cells import Cell, Window
 from trainer.forensics.hypotheses import Weights, hypotheses
 
 TELLING = 1e-3
-"""Weights that differ by this share are told apart in float32 as well."""
+"""Weights that differ by this share are distinguished in float32 as well."""
 
 
 def separating_change(alternatives: Sequence[Sequence[str]], window: Window) -> str:

@@ -22,7 +22,7 @@ class Sketch:
     """Maps gradients to at most `buckets` numbers per parameter."""
 
     buckets: int
-    """More than the number of columns that are solved for, or weights cannot be told apart."""
+    """More than the number of columns that are solved for, or weights cannot be distinguished."""
     seed: int = 0
 
     def of(self, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ class Fit:
     places: Sequence[int]
     """Positions of the columns in the system."""
     weights: Tensor
-    """[places, ranks]; of columns that cannot be told apart, the smallest ones that give the gradient."""
+    """[places, ranks]; of columns that cannot be distinguished, the smallest ones that give the gradient."""
     errors: Tensor
     """[places, ranks], absolute; infinite where the weight is not determined."""
     determined: Tensor

@@ -135,7 +135,7 @@ def _cells(system: System, fit: Fit, rank: int, tolerance: float) -> list[Cell]:
 
 
 def _clean(fit: Fit, line: int, rank: int, tolerance: float) -> float:
-    """Return a weight, or 0 where it cannot be told from 0."""
+    """Return a weight, or 0 where it cannot be distinguished from 0."""
     weight = float(fit.weights[line, rank])
     largest = float(fit.weights[fit.determined].abs().max())
     return 0.0 if abs(weight) <= max(tolerance * largest, 3 * float(fit.errors[line, rank])) else weight

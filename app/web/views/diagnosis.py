@@ -1,4 +1,4 @@
-"""The diagnosis of a run for its page, and that of the run it retries beside it."""
+"""The diagnosis of a run for its page, and that of the run it retries next to it."""
 
 from dataclasses import dataclass
 from pathlib import Path
