@@ -29,6 +29,29 @@ def test_run_prints_one_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
+@pytest.mark.parametrize(
+    ("accumulation", "variant", "said"),
+    [
+        (3, "rank_mean", ["diagnosis: identified: rank_mean", "Rank 0's tokens weigh", "suggestion: Divide by"]),
+        (2, "missing_world_size", ["diagnosis: ambiguous: missing_world_size", "suggestion: Run with 3 micro-batches"]),
+    ],
+)
+def test_run_names_a_planted_mistake(tmp_path: Path, accumulation: int, variant: str, said: list[str]) -> None:
+    given = ("-p", f"variant={variant}", "-p", f"accumulation={accumulation}", "-p", "batch_size_per_rank=2")
+    process = start("run", "token-parity", *given, data_dir=tmp_path)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 1, err
+    shown = call("show", "1", data_dir=tmp_path).stdout
+    for sentence in said:
+        assert sentence in out
+        assert sentence in shown
+    found = call("result", "1", "--json", data_dir=tmp_path).document["diagnosis"]
+    assert found["causes"][0]["name"] == variant
+    junit = call("junit", "1", data_dir=tmp_path).stdout
+    assert f": {variant}" in junit
+
+
+@pytest.mark.torchrun
 def test_interrupt_cancels_the_run(tmp_path: Path) -> None:
     process = start("run", "token-parity", "--preset", "full", data_dir=tmp_path)
     engine = create_database_engine(Settings(data_dir=tmp_path))

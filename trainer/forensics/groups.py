@@ -1,4 +1,4 @@
-"""Parameters whose gradients have the same weights, so that a fault of some parameters does not look like one of all."""
+"""Parameters whose gradients have the same weights, so that a fault of some parameters does not look global."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
