@@ -12,6 +12,8 @@ from trainer.forensics.groups import Group
 from trainer.forensics.system import System
 from trainer.forensics.views import View, views
 
+SHORT = "short_last_window"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -140,6 +142,9 @@ def _read(windows: Sequence[Window], tolerance: float, usual: int | None) -> tup
     whole = explain(windows, tolerance=tolerance, usual_micro_batches=usual, repeats=True)
     if whole.status is not Status.UNEXPLAINED or len(windows) == 1:
         return whole, []
+    short = _by_length(windows, tolerance, usual)
+    if short is not None:
+        return short, []
     alone = [explain([item], tolerance=tolerance, usual_micro_batches=usual, repeats=True) for item in windows]
     wrong = [place for place, reading in enumerate(alone) if reading.status is not Status.CLEAN]
     if 0 < len(wrong) < len(windows):
@@ -148,6 +153,28 @@ def _read(windows: Sequence[Window], tolerance: float, usual: int | None) -> tup
         if part.status is not Status.UNEXPLAINED:
             return part, wrong
     return whole, []
+
+
+def _by_length(windows: Sequence[Window], tolerance: float, usual: int | None) -> Reading | None:
+    """Return what windows say whose only further mistake is that short ones are divided by the usual number."""
+    lengths: dict[int, list[Window]] = {}
+    for window in windows:
+        lengths.setdefault(window.micro_batches(), []).append(window)
+    if len(lengths) == 1:
+        return None
+    readings = [
+        explain(same, tolerance=tolerance, usual_micro_batches=usual, repeats=True) for same in lengths.values()
+    ]
+    # The same code ran in all windows, so they must have all other mistakes in common.
+    sets = [{frozenset(names) for names in reading.alternatives or (reading.names,)} for reading in readings]
+    common = set.intersection(*({names - {SHORT} for names in found} for found in sets))
+    if len(common) != 1 or any(reading.status is Status.UNEXPLAINED for reading in readings):
+        return None
+    names = next(iter(common)) | {SHORT}
+    if not any(names in found for found in sets):
+        return None
+    numbers = {key: value for reading in readings for key, value in reading.parameters.items()}
+    return Reading(status=Status.IDENTIFIED, names=tuple(sorted(names)), parameters=numbers, even=False)
 
 
 def _numbers(systems: Sequence[System], places: Sequence[int]) -> list[int]:

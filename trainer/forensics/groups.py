@@ -55,7 +55,8 @@ def grouped(systems: Sequence[System], tolerance: float) -> Grouping:
     ]
     for kinds in attempts:
         found = _split(systems, kinds, tolerance)
-        if not found.odd and len(found.groups) <= MOST_GROUPS and all(_trusted(item, kinds) for item in found.groups):
+        # Small groups prove nothing by themselves, but the same columns must explain a group that does.
+        if not found.odd and len(found.groups) <= MOST_GROUPS and any(_trusted(item, kinds) for item in found.groups):
             return found
         tried.append(found)
     return tried[0]

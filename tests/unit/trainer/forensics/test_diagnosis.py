@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.gradients import PARAMETERS, Plan, evidence
+from tests.support.gradients import PARAMETERS, Factor, Plan, evidence
 from tests.support.planting import COUNTS, LOOPS, SCALES, SHAPES, planted, possible
 from trainer.contract.diagnosis import Diagnosis
 from trainer.forensics.diagnose import diagnose
@@ -241,3 +241,23 @@ def test_left_over_gradient_of_an_unchanged_window_is_not_called_a_factor() -> N
     assert ["stale_gradients"] in two.alternatives
     assert "3 steps" in two.suggestion
     assert (three.status, names_of(three)) == ("identified", {"stale_gradients"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (((4, 4, 4, 4), (4, 4, 4, 4)), {"short_last_window"}),
+        (((4, 9, 2, 5), (7, 3, 6, 8)), {"mean_of_means", "short_last_window"}),
+    ],
+)
+def test_short_last_window_divided_by_the_usual_number(rows: Any, names: set[str]) -> None:
+    def means(divisor: int) -> Factor:
+        return lambda plan, rank, place: 1 / (divisor * plan.units[rank][place])
+
+    none = ((0,) * 4,) * 2
+    full = Plan(units=rows, padding=none, factor=means(4))
+    short = Plan(units=tuple(row[:2] for row in rows), padding=((0, 0), (0, 0)), factor=means(4))
+    found = diagnose(evidence([full, full, short]))
+    assert (found.status, names_of(found)) == ("identified", names)
+    mended = replace(short, factor=means(2))
+    assert names_of(diagnose(evidence([full, full, mended]))) == names - {"short_last_window"}
