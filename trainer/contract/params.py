@@ -1,10 +1,13 @@
 """Parameters shared by all kinds, and how invalid parameters are reported."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from trainer.contract.targets import TargetEntry, built_in
 
 MAX_IMAGE_PIXELS: Final = 20_000_000
 """Of a picture to learn from and of one to classify, unless the operator sets another limit."""
@@ -49,6 +52,8 @@ class PreflightContext:
     """What a kind may use for checks before a run is recorded."""
 
     datasets_dir: Path
+    targets: Callable[[], Sequence[TargetEntry]] = built_in
+    """Registered targets; the call may wait until they have been listed."""
     max_image_pixels: int = MAX_IMAGE_PIXELS
     """Larger pictures are refused."""
 

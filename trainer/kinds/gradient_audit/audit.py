@@ -1,0 +1,166 @@
+"""Stage `audit`: every rank runs the code under audit and compares the gradient it left with the reference."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.common.context import StageContext
+from trainer.common.distributed import Group, process_group
+from trainer.common.machine import cpu_model
+from trainer.kinds.gradient_audit.buffers import BufferAudit, batch_statistics
+from trainer.kinds.gradient_audit.comparison import Comparison, compare
+from trainer.kinds.gradient_audit.engine import Engine, whole
+from trainer.kinds.gradient_audit.handover import Handover, read_document
+from trainer.kinds.gradient_audit.inspection import dtype_of
+from trainer.kinds.gradient_audit.replay import replay
+from trainer.kinds.gradient_audit.seeding import seed_everything
+from trainer.kinds.gradient_audit.windows import own_cells
+from trainer.targets.registry import load_target
+
+SMALL: Final = 1_000_000
+"""Parameters up to which the weights of the units are measured even if everything matches."""
+
+
+def run(context: StageContext) -> None:
+    """Audit the target on every rank."""
+    with process_group(context) as group:
+        audit_target(context, group)
+
+
+def audit_target(context: StageContext, group: Group) -> None:
+    """Write what this rank measured, and the evidence for a diagnosis if anything does not match. Collective."""
+    group.telemetry.phase("import", 0)
+    handover, params = Handover(context.paths), context.params
+    target = load_target(params.target)
+    inspected = read_document(handover.inspection)["windows"]
+    facts = read_document(handover.facts)["steps"]
+    group.telemetry.phase("build", 0)
+    seed_everything(params.seed)
+    state = torch.load(handover.state, weights_only=True)
+    engine = Engine(target, group, state, dtype_of(params))
+    report = {**describe(engine), **AuditedSteps(context, group, engine).run(inspected, facts)}
+    del engine  # the replay needs the memory
+    handover.write(handover.report(group.rank), report)
+    if any(group.gather_objects(bool(report["odd"]), "what does not match")):
+        replay(context, group, target, state)
+    group.barrier("end of the audit")
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """Return this rank's device and engine."""
+    group = engine.group
+    on_gpu = group.device.type == "cuda"
+    return {
+        "rank": group.rank,
+        "device": str(group.device),
+        "backend": group.backend,
+        "gpu": torch.cuda.get_device_name(group.device) if on_gpu else None,
+        "cuda_runtime": torch.version.cuda if on_gpu else None,
+        "threads": torch.get_num_threads(),
+        "cpu": cpu_model(),
+        "ddp": engine.is_ddp,
+        "sharded": engine.sharded,
+        "engine": type(engine.wrapped).__name__,
+        "batch_statistics": batch_statistics(engine.model),
+    }
+
+
+class AuditedSteps:
+    """All steps on one rank."""
+
+    def __init__(self, context: StageContext, group: Group, engine: Engine) -> None:
+        self._params, self._group, self._engine = context.params, group, engine
+        self._handover = Handover(context.paths)
+        self._buffers = BufferAudit(engine)
+
+    def run(self, inspected: list[dict[str, Any]], facts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what was measured, as JSON values. Collective."""
+        steps: list[dict[str, Any]] = []
+        for step, known in enumerate(inspected):
+            cells = own_cells(self._engine.target, self._group, known, step, self._engine.dtype)
+            batches = [cell.batch for cell in cells]
+            self._buffers.begin()
+            observed = self._engine.run(batches, step)
+            reference = torch.load(self._handover.reference(step), weights_only=True)
+            found = compare(reference, observed.gradients, atol=self._params.atol, rtol=self._params.rtol)
+            apart = self._ranks_apart(observed.gradients, reference)
+            if self._group.rank == 0:  # local, also if the model is sharded: the plain copy is whole
+                self._buffers.end(batches, step)
+            steps.append(
+                {
+                    "comparison": found.document(),
+                    "apart": apart.document(),
+                    "missing": observed.missing,
+                    "backwards": observed.backwards,
+                    "reductions": observed.reductions,
+                    "loss": observed.loss,
+                }
+            )
+            self._tell(step, found, observed.reductions, facts[step]["loss"])
+            if step + 1 < len(inspected):
+                self._engine.step(reference, facts[step]["rates"])
+        moves = [
+            (item.name, item.step, _list(item.once), _list(item.twice), _list(item.observed))
+            for item in self._buffers.found
+        ]
+        odd = bool(moves) or any(_outside(item["comparison"]) for item in steps) or self._extra(steps)
+        return {
+            "steps": steps,
+            "moves": moves,
+            "buffers": self._buffers.names,
+            "odd": odd or self._engine_is_small(),
+            "optimizer": self._optimizer(reference) if self._engine.target.has("optimizer") else None,
+        }
+
+    def _extra(self, steps: list[dict[str, Any]]) -> bool:
+        """Return whether DDP did not reduce exactly once per window, with the last backward pass."""
+        return self._engine.is_ddp and any(item["reductions"] != [item["backwards"] - 1] for item in steps)
+
+    def _engine_is_small(self) -> bool:
+        """Return whether measuring the weights of a gradient that matches costs next to nothing."""
+        return sum(parameter.numel() for parameter in self._engine.model.parameters()) <= SMALL
+
+    def _tell(self, step: int, found: Comparison, reductions: list[int] | None, loss: float) -> None:
+        telemetry = self._group.telemetry
+        telemetry.progress(step + 1, self._params.steps, "steps")
+        telemetry.metrics(step, {"loss": loss, "max_abs_error": found.max_abs_error, "share": found.worst.share})
+        if reductions is not None:
+            telemetry.sync(step, len(reductions), 0)
+
+    def _ranks_apart(self, own: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Comparison:
+        """Compare this rank's gradient with rank 0's, at the tolerance for the reference. Collective."""
+        telemetry, errors = self._group.telemetry, {}
+        with telemetry.collective("rank 0's gradient"):
+            for name, value in own.items():
+                first = value.to(self._group.device, copy=True)
+                dist.broadcast(first, 0)
+                # As if the difference were one from the reference, so that both have the same limit.
+                errors[name] = reference[name].double() + (value.double() - first.cpu().double())
+        return compare(reference, errors, atol=self._params.atol, rtol=self._params.rtol)
+
+    def _optimizer(self, reference: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return how far one step of the target's optimizer is from that of one process. Collective."""
+        engine = self._engine
+        engine.group.telemetry.phase("optimizer", self._params.steps)
+        before = {name: whole(value).cpu().clone() for name, value in engine.model.named_parameters()}
+        engine.give_gradients(reference)
+        optimizer = engine.target.optimizer(engine.model, engine.group.rank)
+        with engine.target.guarded("optimizer", engine.group.rank, None):
+            optimizer.step()
+        expected = torch.load(self._handover.optimizer, weights_only=True)
+        moved = {name: whole(value).cpu() - before[name] for name, value in engine.model.named_parameters()}
+        wanted = {name: value - before[name] for name, value in expected.items()}
+        found = compare(wanted, moved, atol=self._params.atol, rtol=self._params.rtol)
+        return {"comparison": found.document(), "name": type(optimizer).__name__}
+
+
+def _outside(document: Mapping[str, Any]) -> bool:
+    return any(item["outside"] for item in document["tensors"])
+
+
+def _list(value: Tensor) -> list[float]:
+    found: list[float] = value.double().flatten().tolist()
+    return found

@@ -1,0 +1,108 @@
+"""Stage `compare`: read what the ranks measured, evaluate the checks, name the mistake, write `result.json`."""
+
+from typing import Any
+
+import torch
+
+from trainer.common.context import StageContext
+from trainer.common.process import announce, versions
+from trainer.contract.diagnosis import Diagnosis
+from trainer.contract.events import encode_number
+from trainer.contract.placement import not_validated
+from trainer.contract.result import Environment, Result, headline_of, verdict_of
+from trainer.kinds.gradient_audit.checks import build_checks
+from trainer.kinds.gradient_audit.explanation import explain
+from trainer.kinds.gradient_audit.measured import Measured
+from trainer.kinds.gradient_audit.panels import ERRORS_TITLE, WEIGHTS_TITLE, build_panels
+
+LIMITS = [
+    "These windows only: other batches, later training and other parameters are not covered.",
+    "The objective is what loss_sum and count say; whether that is the right objective is not judged.",
+    "What the loop does with the gradient is not covered: clipping, schedule, an optimizer the target does not give.",
+    "A match within the tolerance does not prove bit-for-bit equality.",
+    "One machine: several nodes and their networks are not covered. Speed is not measured.",
+]
+
+
+def run(context: StageContext) -> None:
+    """Compare and write the verdict."""
+    announce(context.telemetry)
+    torch.set_num_threads(1)
+    context.telemetry.phase("compare", 0)
+    write_result(context, Measured.load(context))
+
+
+def write_result(context: StageContext, found: Measured) -> None:
+    """Evaluate the checks and write the result."""
+    diagnosis = explain(found)
+    checks = build_checks(found, diagnosis)
+    panels = build_panels(found, diagnosis)
+    weights = any(panel.title == WEIGHTS_TITLE for panel in panels)
+    result = Result(
+        kind=context.kind.name,
+        verdict=verdict_of(checks),
+        environment=environment(context, found),
+        params=context.params.model_dump(mode="json"),
+        summary=summary(found, diagnosis),
+        limits=limits(context, found),
+        checks=checks,
+        panels=panels,
+        headline=headline_of(checks, {}, WEIGHTS_TITLE if weights else ERRORS_TITLE),
+        diagnosis=diagnosis,
+    )
+    result.save(context.paths.result)
+    context.telemetry.message(f"verdict {result.verdict}")
+    context.telemetry.progress(len(checks), len(checks), "checks")
+
+
+def summary(found: Measured, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the figures shown in tables of runs."""
+    return {
+        "target": found.target.name,
+        "unit": found.target.unit,
+        "components": found.parity.components,
+        "max_abs_error": encode_number(found.parity.max_abs_error),
+        "violations": found.parity.outside,
+        "counts": found.counts,
+        "global_counts": [sum(map(sum, rows)) for rows in found.counts],
+        "losses": [encode_number(item["loss"]) for item in found.reference],
+        "engine": found.reports[0]["engine"],
+        "reductions": [[step["reductions"] for step in report["steps"]] for report in found.reports],
+        "backwards": [[step["backwards"] for step in report["steps"]] for report in found.reports],
+        "diagnosis": diagnosis.status,
+        "causes": [cause.name for cause in diagnosis.causes],
+    }
+
+
+def environment(context: StageContext, found: Measured) -> Environment:
+    """Return the devices of the ranks."""
+    first = found.reports[0]
+    gpus = [f"rank {report['rank']}: {report['gpu']} ({report['device']})" for report in found.reports]
+    runtime = {"cuda": str(first["cuda_runtime"])} if first["cuda_runtime"] else {}
+    return Environment(
+        device=context.config.device,
+        backend=first["backend"],
+        world_size=len(found.reports),
+        threads=first["threads"],
+        precision={"float32": "fp32", "float64": "fp64"}[context.params.dtype],
+        versions={**versions(), **runtime},
+        cpu=first["cpu"],
+        gpus=gpus if first["gpu"] else [],
+        data_source=f"target {found.target.name}",
+    )
+
+
+def limits(context: StageContext, found: Measured) -> list[str]:
+    """Return what the result does not show."""
+    unit = f"The unit of weight is the {found.target.unit}: each one counts as much as the target's count says."
+    more = [unit, *LIMITS, *not_validated(context.config.device, context.config.backend)]
+    if found.equal_counts:
+        more.append(
+            "Every micro-batch has the same count, where rules that divide by local counts are right, too. It is "
+            "not shown that the code is right for unequal counts, such as a last, incomplete batch."
+        )
+    if not found.is_ddp:
+        more.append("Gradients are not reduced by DDP: synchronisations are neither counted nor judged.")
+    if found.params.steps == 1:
+        more.append("Only one window: gradients left over from the window before would not be seen.")
+    return more
