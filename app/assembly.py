@@ -9,7 +9,20 @@ from app.inference.choose import Chooser
 from app.inference.client import Classifier
 from app.settings import Settings
 from app.status import WriteProbe
-from app.web.api import exports, files, kinds, operating, predict, runs, sharing, storage, stream, telemetry, traces
+from app.web.api import (
+    exports,
+    files,
+    kinds,
+    operating,
+    predict,
+    runs,
+    sharing,
+    storage,
+    stream,
+    targets,
+    telemetry,
+    traces,
+)
 from app.web.http import problems
 from app.web.security.access import Access
 from app.web.security.guesses import Guesses
@@ -31,7 +44,20 @@ def api_router() -> APIRouter:
     """Return every route of the REST API."""
     api = APIRouter(prefix=problems.BASE)
     # `exports` before `runs`: /runs/export must not be parsed as a run's number.
-    for module in (exports, runs, traces, telemetry, stream, files, kinds, predict, sharing, storage, operating):
+    for module in (
+        exports,
+        runs,
+        traces,
+        telemetry,
+        stream,
+        files,
+        kinds,
+        targets,
+        predict,
+        sharing,
+        storage,
+        operating,
+    ):
         api.include_router(module.router)
     return api
 

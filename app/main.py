@@ -14,6 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app.assembly import api_router, fill_state
 from app.places import STATIC
 from app.runs.removal import finish_deletions
+from app.runs.targets import catalogue
 from app.settings import Settings
 from app.sharing.dispatcher import Dispatcher
 from app.web.http import docs, problems
@@ -68,6 +69,7 @@ async def favicon(_request: Request) -> Response:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(finish_deletions, app.state.engine, app.state.settings)
+    catalogue(app.state.settings).entries(patience=0.0)  # starts a listing if the operator registered targets
     dispatcher = Dispatcher(app.state.engine, app.state.settings)
     dispatcher.start()
     yield

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.places import default_data_dir
 from trainer.contract.params import MAX_IMAGE_PIXELS
+from trainer.contract.targets import read_specs
 from trainer.contract.wording import fault
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Settings(BaseSettings):
     """Read only."""
     public_read: bool = False
     targets: str = ""
-    """Reserved for audits of your own code: any value is refused until they are supported."""
+    """`package.module:Object`, separated by commas: training code whose gradients can be audited."""
     scripts: Annotated[dict[str, tuple[str, ...]], NoDecode] = Field(default_factory=dict)
     """`name=command`, separated by semicolons or line breaks: training scripts that may be traced from the page and by
     REST. Commands run in the worker's folder, without a shell."""
@@ -119,10 +120,8 @@ class Settings(BaseSettings):
 
     @field_validator("targets")
     @classmethod
-    def _no_targets_yet(cls, value: str) -> str:
-        if value:
-            raise ValueError("not supported yet: this version cannot audit your own code; unset it")
-        return value
+    def _read_targets(cls, value: str) -> str:
+        return ",".join(read_specs(value))
 
     @model_validator(mode="before")
     @classmethod

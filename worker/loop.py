@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from app.db import create_database_engine
 from app.host.processes import own_process
 from app.runs.queue import UnknownRun
+from app.runs.targets import catalogue
 from app.runs.workers import OWN_RUN
 from app.settings import Settings
 from trainer.contract.kinds import kinds
@@ -138,7 +139,7 @@ class Worker:
             list(self._jobs),
             devices=self._devices.document,
             kinds=list(kinds()) if self._for_others else OWN_RUN,
-            targets=[name.strip() for name in self.settings.targets.split(",") if name.strip()],
+            targets=catalogue(self.settings).names(patience=0.0),
         )
         if self._beat_at == 0.0:
             claim.forget_old_workers(self._engine)

@@ -11,6 +11,7 @@ from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import Program, StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
+from trainer.contract.targets import VARIABLE
 from worker.marker import MARKER, marker_of
 
 
@@ -83,7 +84,7 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         ranks=ranks,
         imports="torch" if stage.imports == "nothing" and stage.launcher == "torchrun" else stage.imports,
         command=_command(run, stage, paths, attempt, ranks),
-        environment=_environment(run, marker),
+        environment=_environment(run, marker, settings),
         cwd=paths.root,
         paths=paths.attempt(stage.name, attempt),
         marker=marker,
@@ -134,7 +135,7 @@ def _command(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: i
     return ("-m", "trainer.launch", *launch, "--", *entry)
 
 
-def _environment(run: Run, marker: str) -> dict[str, str]:
+def _environment(run: Run, marker: str, settings: Settings) -> dict[str, str]:
     environment = {
         MARKER: marker,
         # The run's folder is the working directory; nothing in it may be imported as a module.
@@ -145,6 +146,8 @@ def _environment(run: Run, marker: str) -> dict[str, str]:
         "MKL_NUM_THREADS": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
+    if settings.targets:
+        environment[VARIABLE] = settings.targets
     if run.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # a CPU run must not use memory of a GPU that is not assigned to it
     return environment

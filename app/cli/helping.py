@@ -11,7 +11,7 @@ from app.formats import first_clause
 from app.streams import spelled
 
 SECTIONS: Final = {
-    "Run": ("run", "trace", "retry", "cancel", "kinds", "predict"),
+    "Run": ("run", "trace", "retry", "cancel", "kinds", "targets", "predict"),
     "Look": ("list", "show", "result", "logs", "metrics", "resources", "events", "artifacts", "compare", "trends"),
     "Label and remove": ("edit", "delete"),
     "Share": ("export", "junit", "page", "badge", "figures"),

@@ -23,6 +23,7 @@ from app.cli import (
     sharing,
     status,
     storage,
+    targets,
     tracing,
 )
 from app.cli.client import close_clients
@@ -45,6 +46,7 @@ MODULES: Final = (
     tracing,
     running,
     reading,
+    targets,
     editing,
     logs,
     data,

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from app.runs.errors import FieldError, Refused, refusal_of, refused
 from app.runs.tags import Tags
+from app.runs.targets import catalogue
 from app.runs.texts import plain_text
 from app.settings import Settings
 from trainer.contract.kinds import KindSpec, Program, kinds, program_of, resolve_params
@@ -67,7 +68,11 @@ def complete_params(request: RunRequest, settings: Settings) -> CommonParams:
         params = resolve_params(spec, request.preset, request.params)
     except ParamsRefused as error:
         raise _refusal(error) from None
-    context = PreflightContext(datasets_dir=settings.datasets_dir, max_image_pixels=settings.max_image_pixels)
+    context = PreflightContext(
+        datasets_dir=settings.datasets_dir,
+        targets=catalogue(settings).entries,
+        max_image_pixels=settings.max_image_pixels,
+    )
     problems = spec.preflight(params, context)
     if problems:
         raise _refusal(ParamsRefused(problems))

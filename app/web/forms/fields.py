@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.formats import exact
+from trainer.contract.targets import CHOICES
 
 INTEGER: Final = re.compile(r"^[+-]?\d{1,18}$")
 FLOAT: Final = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$")
@@ -38,12 +39,13 @@ def form_fields(
 ) -> list[FormField]:
     """Return a field per property of `schema`, in its order; `usual` contains the preset's complete values.
 
-    A property with `"x-form": false` is not shown. `choices` contains values that only the service knows.
+    A property with `"x-form": false` is not shown. `choices` contains values that only the service knows, by the name
+    of a property or by its `"x-choices"`.
     """
     return [
         _field(
             name,
-            {"enum": (choices or {}).get(name, []), **_resolve(schema, prop)},
+            {"enum": (choices or {}).get(prop.get(CHOICES, name), []), **_resolve(schema, prop)},
             usual.get(name),
             entered.get(name, ""),
             errors.get(name, ""),

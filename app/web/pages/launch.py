@@ -1,6 +1,6 @@
 """`/launch`: the form to start a run, built from the kind's schema; presets first, all parameters collapsed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -14,11 +14,13 @@ from app.runs.kinds import KindDocument, kind_documents
 from app.runs.requests import read_request
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text, text_from_tags
+from app.runs.targets import catalogue
 from app.web.api.replies import service_of
 from app.web.forms.fields import form_fields, plain, typed
 from app.web.views import rendering
 from app.web.views.rendering import see
 from trainer.contract.kinds import default_kind, ordered
+from trainer.contract.targets import CATALOGUE, CHOICES, TargetEntry
 
 router = APIRouter(include_in_schema=False)
 PARAM: Final = "param."
@@ -35,13 +37,21 @@ def _cards() -> list[KindDocument]:
     return [documents[spec.name] for spec in ordered()]
 
 
+def _targets(request: Request, kind: KindDocument) -> Sequence[TargetEntry]:
+    """Return the registered targets if a parameter of this kind names one; may wait until they are listed."""
+    wanted = any(prop.get(CHOICES) == CATALOGUE for prop in kind.params_schema["properties"].values())
+    return catalogue(request.app.state.settings).entries() if wanted else ()
+
+
 def _context(
     request: Request, kind: KindDocument, preset: str, entered: Mapping[str, str], errors: dict[str, str]
 ) -> dict[str, Any]:
     scripts = list(request.app.state.settings.scripts) if kind.traces else []
     chosen = preset if preset in kind.presets else next(iter(kind.presets))
     params = {name.removeprefix(PARAM): text for name, text in entered.items() if name.startswith(PARAM)}
-    fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors, {"script": scripts})
+    targets = _targets(request, kind)
+    choices = {"script": scripts, CATALOGUE: [entry.name for entry in targets if not entry.problem]}
+    fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors, choices)
     known = {field.name for field in fields} | {"name", "tags"}
     return {
         "nav": "launch",
@@ -53,7 +63,8 @@ def _context(
         "entered": entered,
         "errors": errors,
         "other_errors": {name: text for name, text in errors.items() if name not in known},
-        "open": bool(scripts) or any(params.values()) or any(field.error for field in fields),
+        "targets": targets,
+        "open": bool(scripts or targets) or any(params.values()) or any(field.error for field in fields),
     }
 
 
@@ -114,5 +125,6 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
         errors = {item.field: item.message for item in refusal.errors} or {"": refusal.detail}
     else:
         return see(request, "run_page", run_id=run_id)
-    context = _context(request, kind, entered.get("preset", ""), entered, errors)
+    preset = entered.get("preset", "")
+    context = await to_thread.run_sync(lambda: _context(request, kind, preset, entered, errors))
     return rendering.page(request, "pages/launch/show.html", 422, like=None, **context)

@@ -108,6 +108,7 @@ class Measured:
             tolerance=TOLERANCES[precise],
             buffers=[_buffer(self.reports[0]["rank"], move) for move in self.reports[0]["moves"]],
             batch_statistics=self.batch_statistics,
+            unit=self.target.unit,
             unseen=[] if precise == "float64" else [fallback],
         )
 
@@ -123,6 +124,7 @@ class Measured:
             extra_reduction="sum" if self.target.extra_reduction == "sum" else "mean",
             reductions=[row["reductions"] for row in rows] if seen else (),
             backwards=[row["backwards"] for row in rows],
+            norms=[row["norm"] for row in rows],
         )
 
     def _read(self, key: str) -> list[list[Comparison]]:

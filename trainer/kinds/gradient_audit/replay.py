@@ -1,5 +1,6 @@
 """The same steps again in float64, with the gradient of every part of every window: what a diagnosis starts from."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -77,6 +78,7 @@ class Replay:
                     "step": step,
                     "parts": parts,
                     "observed": vectors(observed.gradients),
+                    "norm": norm_of(observed.gradients),
                     "backwards": observed.backwards,
                     "reductions": observed.reductions,
                 }
@@ -108,6 +110,11 @@ class Replay:
             set_buffers(self._plain, start)
             found.append({**common, "kind": kind, "units": units, "gradient": vectors(gradient)})
         return found
+
+
+def norm_of(gradients: Mapping[str, Tensor]) -> float:
+    """Return the Euclidean norm of a whole gradient."""
+    return math.sqrt(sum(float(value.double().pow(2).sum()) for value in gradients.values()))
 
 
 def vectors(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
