@@ -1,0 +1,356 @@
+"""Fixture M as targets: two ranks, three micro-batches, losses linear in the weights, and every mistake of its table.
+
+`w` is the scalar of the table, so its gradient is known as a fraction. `v` gives every token a direction of its own,
+so that micro-batches can be told apart. Both have the same unit weights.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+Cells = Sequence[Sequence[tuple[int, float]]]
+"""(tokens, gradient sum) by rank and micro-batch."""
+CELLS: Cells = (((5, 10), (1, 7), (3, 6)), ((2, -4), (8, 24), (1, 9)))
+PADDING: Cells = (((1, 2), (4, 5), (2, 3)), ((3, 4), (0, 0), (7, 7)))
+DIRECTIONS = 40
+Batch = dict[str, Tensor]
+
+
+class Linear(nn.Module):
+    """The loss of a token is x * w + u @ v."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+        self.v = nn.Parameter(torch.zeros(DIRECTIONS))
+
+    def forward(self, x: Tensor, u: Tensor) -> Tensor:
+        """Map tokens (n,) and directions (n, DIRECTIONS) to losses (n,)."""
+        return x * self.w + u @ self.v
+
+
+class Table:
+    """The right code; subclasses and arguments plant one mistake."""
+
+    unit = "token"
+    REFERENCE = Fraction(13, 5)
+    """Gradient of `w`."""
+
+    def __init__(self, name: str, cells: Cells = CELLS, padding: Cells | None = PADDING) -> None:
+        self.name, self.cells, self.padding = name, cells, padding
+
+    def build_model(self) -> nn.Module:
+        return Linear()
+
+    def window(self, step: int, rank: int, world_size: int) -> list[Batch]:
+        places = range(len(self.cells[rank]))
+        return [self.batch(step, rank, place) for place in places]
+
+    def batch(self, step: int, rank: int, place: int) -> Batch:
+        draw = torch.Generator().manual_seed(10_000 * step + 100 * rank + place)
+        found: Batch = {}
+        tables = {"": self.cells, "pad_": self.padding or [[(0, 0)] * len(row) for row in self.cells]}
+        for prefix, table in tables.items():
+            count, total = table[rank][place]
+            found[f"{prefix}x"] = torch.full((count,), total / count if count else 0.0)
+            found[f"{prefix}u"] = torch.randn(count, DIRECTIONS, generator=draw)
+        return found
+
+    def loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
+        total: Tensor = model(batch["x"], batch["u"]).sum()
+        return total
+
+    def padding_loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
+        total: Tensor = model(batch["pad_x"], batch["pad_u"]).sum()
+        return total
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["x"])
+
+    def padding_count(self, batch: Batch) -> int:
+        return len(batch["pad_x"])
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = ctx.all_reduce_sum(sum(map(self.count, batches)))
+        for place, batch in enumerate(batches):
+            with self.quiet(model, place, len(batches)):
+                scaled: Tensor = self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx)
+                scaled.backward()  # type: ignore[no-untyped-call]
+        return None
+
+    def quiet(self, model: Any, place: int, places: int) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = model.no_sync() if place < places - 1 else nullcontext()
+        return found
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        return loss * ctx.world_size / total
+
+
+Rule = Callable[[Any, Tensor, Batch, Sequence[Batch], int, Any], Tensor]
+
+
+class Scaled(Table):
+    """The right loop with another scale of every micro-batch's loss."""
+
+    def __init__(self, name: str, rule: Rule, **table: Any) -> None:
+        super().__init__(name, **table)
+        self.rule = rule
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        return self.rule(self, loss, batch, batches, total, ctx)
+
+
+def own(batches: Sequence[Batch]) -> int:
+    return sum(len(batch["x"]) for batch in batches)
+
+
+def of_rank_0(batches: Sequence[Batch], ctx: Any) -> int:
+    return int(ctx.all_reduce_sum(own(batches) if ctx.rank == 0 else 0))
+
+
+def micro_count(batch: Batch, ctx: Any) -> int:
+    return int(ctx.all_reduce_sum(len(batch["x"])))
+
+
+def padded(batches: Sequence[Batch], total: int, ctx: Any) -> int:
+    return total + int(ctx.all_reduce_sum(sum(len(batch["pad_x"]) for batch in batches)))
+
+
+def mean(loss: Tensor, batch: Batch) -> Tensor:
+    return loss / max(1, len(batch["x"]))
+
+
+RULES: dict[str, Rule] = {
+    "mean_of_means": lambda s, loss, b, bs, n, c: mean(loss, b) / len(bs),
+    "rank_mean": lambda s, loss, b, bs, n, c: loss / own(bs),
+    "missing_world_size": lambda s, loss, b, bs, n, c: loss / n,
+    "extra_world_size": lambda s, loss, b, bs, n, c: loss * c.world_size**2 / n,
+    "extra_accumulation_division": lambda s, loss, b, bs, n, c: loss * c.world_size / n / len(bs),
+    "both_missing": lambda s, loss, b, bs, n, c: loss / n / len(bs),
+    "means_not_divided": lambda s, loss, b, bs, n, c: mean(loss, b),
+    "means_times_world": lambda s, loss, b, bs, n, c: mean(loss, b) * c.world_size,
+    "means_divided_times_world": lambda s, loss, b, bs, n, c: mean(loss, b) * c.world_size / len(bs),
+    "microbatch_denominator": lambda s, loss, b, bs, n, c: loss * c.world_size / micro_count(b, c) / len(bs),
+    "local_count_as_global": lambda s, loss, b, bs, n, c: loss / of_rank_0(bs, c),
+    "padding_in_denominator": lambda s, loss, b, bs, n, c: loss * c.world_size / padded(bs, n, c),
+}
+"""Scales of a micro-batch's loss sum; the fractions that follow are in VALUES."""
+RIGHT: dict[str, Rule] = {
+    "weighted_means": lambda s, loss, b, bs, n, c: mean(loss, b) * len(b["x"]) * c.world_size / n,
+    "average_count": lambda s, loss, b, bs, n, c: mean(loss, b) * (len(b["x"]) / (n / c.world_size)),
+}
+
+
+class PaddingInLoss(Table):
+    """Padding counts in the loss and in the denominator."""
+
+    def loss_with_padding(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self.loss_sum(model, batch) + self.padding_loss_sum(model, batch)
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = padded(batches, ctx.all_reduce_sum(own(batches)), ctx)
+        for place, batch in enumerate(batches):
+            with self.quiet(model, place, len(batches)):
+                # One forward pass: DDP allows only one per backward pass.
+                x, u = (torch.cat([batch[key], batch[f"pad_{key}"]]) for key in "xu")
+                (model(x, u).sum() * ctx.world_size / total).backward()
+        return None
+
+
+class LastDropped(Table):
+    """The last micro-batch is counted, but its gradient is cleared away."""
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        return loss * (0.0 if batch is batches[-1] else ctx.world_size / total)
+
+
+class ClearedInside(Table):
+    """zero_grad() inside the window: only the last micro-batch is left."""
+
+    def quiet(self, model: Any, place: int, places: int) -> AbstractContextManager[None]:
+        model.zero_grad(set_to_none=True)
+        return super().quiet(model, place, places)
+
+
+class NeverSynchronised(Table):
+    """The loss comes from the module inside DDP (B2)."""
+
+    def loss_sum(self, model: Any, batch: Batch) -> Tensor:
+        return super().loss_sum(getattr(model, "module", model), batch)
+
+
+class AlwaysSynchronised(Table):
+    """Every micro-batch synchronises."""
+
+    def quiet(self, model: Any, place: int, places: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class OnlyBackwardQuiet(Table):
+    """The forward pass is outside of no_sync (B1)."""
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = ctx.all_reduce_sum(own(batches))
+        for place, batch in enumerate(batches):
+            loss = self.loss_sum(model, batch) * ctx.world_size / total
+            with self.quiet(model, place, len(batches)):
+                loss.backward()  # type: ignore[no-untyped-call]
+        return None
+
+
+class FirstSynchronises(Table):
+    """The first micro-batch synchronises instead of the last."""
+
+    def quiet(self, model: Any, place: int, places: int) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = model.no_sync() if place else nullcontext()
+        return found
+
+
+class Stale(Table):
+    """zero_grad() is forgotten: from the second window on, gradients add up."""
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        total = ctx.all_reduce_sum(own(batches))
+        left = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+        super().accumulate(model, batches, ctx)
+        for name, parameter in model.named_parameters():
+            if left[name] is not None:
+                parameter.grad.add_(left[name])
+        assert total
+        return None
+
+
+class SumHook(Table):
+    """A communication hook that adds up and does not divide (A14); with `divide`, one that divides by N (A7)."""
+
+    def __init__(self, name: str, *, divide: bool) -> None:
+        super().__init__(name)
+        self.divide = divide
+
+    def wrap(self, model: nn.Module, ctx: Any) -> nn.Module:
+        wrapped = DistributedDataParallel(model)
+        wrapped.register_comm_hook(self, add_up)
+        return wrapped
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        self.total = ctx.all_reduce_sum(own(batches)) if self.divide else 1
+        return super().accumulate(model, batches, ctx)
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        return loss if self.divide else super().scaled(loss, batch, batches, total, ctx)
+
+
+def add_up(state: SumHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0] / state.total)
+    return future
+
+
+class ScaledAfterSync(Table):
+    """Sums are back-propagated, and gradients scaled after the reduction (A7)."""
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        super().accumulate(model, batches, ctx)
+        total = ctx.all_reduce_sum(own(batches))
+        for parameter in model.parameters():
+            parameter.grad.mul_(ctx.world_size / total)
+        return None
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        return loss
+
+
+class ReducedLoss(Table):
+    """all_reduce of the loss value before backward: right value, gradient of the local term (A15)."""
+
+    def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
+        value = ctx.all_reduce_sum(float(loss.detach()))
+        return (loss + (value - loss.detach())) / total
+
+
+class ReportsLoss(Table):
+    """The gradient is right; the loss it reports is `factor` times the objective (A6)."""
+
+    def __init__(self, name: str, factor: float) -> None:
+        super().__init__(name)
+        self.factor = factor
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        super().accumulate(model, batches, ctx)
+        with torch.no_grad():
+            own_sum = sum(float(self.loss_sum(model.module, batch)) for batch in batches)
+        return float(self.factor * ctx.all_reduce_sum(own_sum) / ctx.all_reduce_sum(own(batches)))
+
+
+class ClippedEarly(Table):
+    """Gradients are clipped after every backward pass instead of once (A11)."""
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = ctx.all_reduce_sum(own(batches))
+        for place, batch in enumerate(batches):
+            with self.quiet(model, place, len(batches)):
+                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        return None
+
+
+class BucketViews(Table):
+    """Gradients are views of DDP's buckets (B8)."""
+
+    def wrap(self, model: nn.Module, ctx: Any) -> nn.Module:
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+VALUES = {
+    "mean_of_means": Fraction(7, 2),
+    "rank_mean": Fraction(257, 99),
+    "missing_world_size": Fraction(13, 10),
+    "extra_world_size": Fraction(26, 5),
+    "hook_sums": Fraction(26, 5),
+    "extra_accumulation_division": Fraction(13, 15),
+    "both_missing": Fraction(13, 30),
+    "means_not_divided": Fraction(21, 2),
+    "means_times_world": Fraction(21),
+    "means_divided_times_world": Fraction(7),
+    "microbatch_denominator": Fraction(2029, 756),
+    "local_count_as_global": Fraction(26, 9),
+    "last_dropped": Fraction(37, 20),
+    "padding_in_denominator": Fraction(52, 37),
+    "padding_in_loss": Fraction(73, 37),
+}
+"""Gradient of `w` under every mistake that is the same on both ranks."""
+WRONG: dict[str, Table] = {
+    **{name: Scaled(name, rule) for name, rule in RULES.items()},
+    "hook_sums": SumHook("hook_sums", divide=False),
+    "last_dropped": LastDropped("last_dropped"),
+    "padding_in_loss": PaddingInLoss("padding_in_loss"),
+    "never_synchronised": NeverSynchronised("never_synchronised"),
+    "always_synchronised": AlwaysSynchronised("always_synchronised"),
+    "only_backward_quiet": OnlyBackwardQuiet("only_backward_quiet"),
+    "first_synchronises": FirstSynchronises("first_synchronises"),
+    "cleared_inside": ClearedInside("cleared_inside"),
+    "stale": Stale("stale"),
+    "reduced_loss": ReducedLoss("reduced_loss"),
+    "clipped_early": ClippedEarly("clipped_early"),
+    "reports_three_times": ReportsLoss("reports_three_times", 3.0),
+}
+CORRECT: dict[str, Table] = {
+    "correct": Table("correct"),
+    **{name: Scaled(name, rule) for name, rule in RIGHT.items()},
+    "scaled_after_sync": ScaledAfterSync("scaled_after_sync"),
+    "hook_divides": SumHook("hook_divides", divide=True),
+    "bucket_views": BucketViews("bucket_views"),
+    "reports_loss": ReportsLoss("reports_loss", 1.0),
+}
+TARGETS = SimpleNamespace(**WRONG, **CORRECT)
