@@ -29,9 +29,7 @@ NAMES_FILE = "cases.json"
 SECONDS = 280
 
 
-def audited(
-    root: Path, specs: Mapping[str, str], *, world_size: int = 2, **params: Any
-) -> dict[str, Result]:
+def audited(root: Path, specs: Mapping[str, str], *, world_size: int = 2, **params: Any) -> dict[str, Result]:
     """Audit every target of `specs` (name -> `module:Object`) and return the results by name."""
     root.mkdir(parents=True)
     spec = kinds()[KIND]

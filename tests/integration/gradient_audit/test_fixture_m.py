@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fixture_m import CORRECT, VALUES, WRONG, Table
 from tests.support.target_lab import audited, observed, specs_of
+from tests.targets.fixture_m import Table
+from tests.targets.table import CORRECT, VALUES, WRONG
 from trainer.contract.result import Result
 
 pytestmark = pytest.mark.torchrun
@@ -44,7 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(root: Path) -> Mapping[str, Result]:
-    return audited(root, specs_of("tests.support.fixture_m", [*CORRECT, *WRONG]))
+    return audited(root, specs_of("tests.targets.table", [*CORRECT, *WRONG]))
 
 
 def passed(result: Result, name: str) -> bool | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.case_targets import ALL, WIDE
 from tests.support.target_lab import audited, observed
+from tests.targets.cases import ALL, WIDE
 from trainer.contract.result import Check, Result
 
 pytestmark = pytest.mark.torchrun
@@ -47,7 +47,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def results(root: Path) -> Mapping[str, Result]:
     names = {target.name: target.name.replace("-", "_") for target in ALL}
-    return audited(root, {name: f"tests.support.case_targets:TARGETS.{word}" for name, word in names.items()})
+    return audited(root, {name: f"tests.targets.cases:TARGETS.{word}" for name, word in names.items()})
 
 
 def check(result: Result, name: str) -> Check:
@@ -156,7 +156,7 @@ def test_equal_counts_are_said_not_to_show_unequal_ones(results: Mapping[str, Re
 @pytest.mark.parametrize("size", [3, 4])
 def test_more_ranks_with_one_empty_micro_batch(tmp_path: Path, size: int) -> None:
     names = [name for name in vars(WIDE) if name.startswith(f"wide{size}")]
-    specs = {name: f"tests.support.case_targets:WIDE.{name}" for name in names}
+    specs = {name: f"tests.targets.cases:WIDE.{name}" for name in names}
     right, wrong = audited(tmp_path / "runs", specs, world_size=size).values()
     assert (right.verdict, wrong.verdict) == ("pass", "fail")
     assert right.environment.world_size == size

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group
+from trainer.forensics.sketch import Sketch
 from trainer.kinds.gradient_audit.engine import Engine, fresh_model, load, whole
 from trainer.kinds.gradient_audit.handover import Handover, read_document
 from trainer.kinds.gradient_audit.inspection import dtype_of
@@ -19,6 +20,9 @@ from trainer.kinds.gradient_audit.windows import own_cells
 from trainer.targets.members import Target, TargetFault
 
 PRECISE: Final = torch.float64
+FEWEST_BUCKETS: Final = 512
+BUCKETS_PER_CELL: Final = 16
+"""Of the sketch of a parameter: more than there are parts of a window."""
 OTHER_TYPE: Final = re.compile(r"dtype|scalar type|Double|Float|float64")
 """In the message of code that does not run in another type than its usual one."""
 
@@ -60,6 +64,8 @@ class Replay:
         self._handover = Handover(context.paths)
         self._windows = read_document(self._handover.inspection)["windows"]
         self._facts = read_document(self._handover.facts)["steps"]
+        cells = max(sum(map(len, known["count"])) for known in self._windows)
+        self._sketch = Sketch(buckets=max(FEWEST_BUCKETS, BUCKETS_PER_CELL * cells))
         seed_everything(context.params.seed)
         self._plain = fresh_model(target, group, state, dtype)
         cell_gradient(target, self._plain, own_cells(target, group, self._windows[0], 0, dtype)[0], "loss_sum", 0)
@@ -77,7 +83,7 @@ class Replay:
                 {
                     "step": step,
                     "parts": parts,
-                    "observed": vectors(observed.gradients),
+                    "observed": self._sketch.of(observed.gradients),
                     "norm": norm_of(observed.gradients),
                     "backwards": observed.backwards,
                     "reductions": observed.reductions,
@@ -108,15 +114,10 @@ class Replay:
         for kind, (member, units) in members.items():
             _, gradient = cell_gradient(self._target, self._plain, cell, member, step)
             set_buffers(self._plain, start)
-            found.append({**common, "kind": kind, "units": units, "gradient": vectors(gradient)})
+            found.append({**common, "kind": kind, "units": units, "gradient": self._sketch.of(gradient)})
         return found
 
 
 def norm_of(gradients: Mapping[str, Tensor]) -> float:
     """Return the Euclidean norm of a whole gradient."""
     return math.sqrt(sum(float(value.double().pow(2).sum()) for value in gradients.values()))
-
-
-def vectors(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return gradients as flat float64 vectors on the CPU."""
-    return {name: value.detach().double().cpu().flatten() for name, value in gradients.items()}

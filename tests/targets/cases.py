@@ -1,25 +1,25 @@
-"""Targets after public bug reports: batch statistics, unused and unfrozen parameters, cut windows, engines, and twins."""
+"""Targets after public bug reports: batch statistics, unused and unfrozen parameters, cut windows, auxiliary losses."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.fixture_m import Batch, Cells, Scaled, Table, own
-from trainer.targets.examples.causal_lm import CausalLanguageModel
-from trainer.targets.examples.equal_sequences import EqualSequences
-from trainer.targets.examples.images import ImageClassifier
-from trainer.targets.examples.own_all_reduce import OwnAllReduce
-from trainer.targets.examples.packed import PackedSequences
-from trainer.targets.examples.sharded import Sharded
-from trainer.targets.examples.zero import ShardedOptimizer
+from tests.targets.fixture_m import RULES, Batch, Cells, Scaled, Table, own
+from tests.targets.twins import (
+    Forgotten,
+    ImagesNotDivided,
+    MicroMeans,
+    PackedCells,
+    SequencesByToken,
+    ShardedMissing,
+    ShardsApart,
+)
 
 TWENTY = (4, -1, 3, 3, 1, 7, 2, 2, 2, -3, 5, 1, 3, 3, 3, 3, 4, 6, 3, 1)
 """Gradients of twenty tokens with sum 52, to be cut in different ways (A9)."""
@@ -82,7 +82,11 @@ class Statistics(Table):
         self.kind, self.checkpointed, self.per_batch_statistics = kind, checkpointed, accepted
 
     def build_model(self) -> nn.Module:
-        norms: dict[str, nn.Module] = {"batch": nn.BatchNorm1d(4), "group": nn.GroupNorm(2, 4), "eval": nn.BatchNorm1d(4)}
+        norms: dict[str, nn.Module] = {
+            "batch": nn.BatchNorm1d(4),
+            "group": nn.GroupNorm(2, 4),
+            "eval": nn.BatchNorm1d(4),
+        }
         model = Normed(norms[self.kind], checkpointed=self.checkpointed)
         if self.kind == "eval":
             model.norm.eval()
@@ -133,14 +137,16 @@ class TwoLayers(nn.Module):
         self.first, self.second = nn.Linear(8, 1, bias=False), nn.Linear(8, 1, bias=False)
 
     def forward(self, inputs: Tensor, *, branch: int) -> Tensor:
-        found: Tensor = {0: self.first, 1: self.second}[branch](inputs) if branch < 2 else (
-            self.first(inputs) + self.second(inputs)
+        found: Tensor = (
+            {0: self.first, 1: self.second}[branch](inputs)
+            if branch < 2
+            else (self.first(inputs) + self.second(inputs))
         )
         return found
 
 
 class Branches(Table):
-    """Branch `branches[micro-batch]` is used; DDP looks for unused parameters (B4, B5), or a layer is thawed late (B3)."""
+    """Every micro-batch uses one branch, so that parameters are unused (B4, B5), or a layer is unfrozen late (B3)."""
 
     def __init__(self, name: str, branches: Sequence[int], *, thawed: bool = False) -> None:
         super().__init__(name, padding=None)
@@ -217,7 +223,7 @@ class Auxiliary(Table):
         for place, batch in enumerate(batches):
             with self.quiet(model, place, len(batches)):
                 extra = self.extra_loss(model, batch) * (1.0 if self.lost else right)
-                (self.loss_sum(model, batch) * ctx.world_size / total + extra).backward()  # type: ignore[no-untyped-call]
+                (self.loss_sum(model, batch) * ctx.world_size / total + extra).backward()
         return None
 
 
@@ -231,99 +237,6 @@ class Thirds(Table):
         super().__init__(name, cells=cells, padding=None, **options)
 
 
-class MicroMeans(CausalLanguageModel):
-    """The loss as the model returns it in Hugging Face's style: a mean per micro-batch, divided by their number."""
-
-    name = "causal-lm-means"
-
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> None:
-        model.zero_grad(set_to_none=True)
-        for place, batch in enumerate(batches):
-            model.require_backward_grad_sync = place == len(batches) - 1
-            (self.loss_sum(model, batch) / self.count(batch) / len(batches)).backward()  # type: ignore[no-untyped-call]
-
-
-class PackedCells(PackedSequences):
-    """All cells of a row count in the denominator."""
-
-    name = "packed-cells"
-
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> None:
-        model.zero_grad(set_to_none=True)
-        cells = ctx.all_reduce_sum(sum(batch["targets"].numel() for batch in batches))
-        for place, batch in enumerate(batches):
-            model.require_backward_grad_sync = place == len(batches) - 1
-            (self.loss_sum(model, batch) * ctx.world_size / cells).backward()  # type: ignore[no-untyped-call]
-
-
-class ImagesNotDivided(ImageClassifier):
-    """Means of micro-batches, not divided by their number."""
-
-    name = "images-not-divided"
-
-    def accumulate(self, model: Any, batches: Sequence[tuple[Tensor, Tensor]], ctx: Any) -> float:
-        model.zero_grad(set_to_none=True)
-        for place, (images, classes) in enumerate(batches):
-            model.require_backward_grad_sync = place == len(batches) - 1
-            functional.cross_entropy(model(images), classes).backward()  # type: ignore[no-untyped-call]
-        return 0.0
-
-
-class SequencesByToken(EqualSequences):
-    """The objective weighs sequences, the code weighs tokens."""
-
-    name = "sequences-by-token"
-
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> None:
-        CausalLanguageModel.accumulate(ByToken(), model, batches, ctx)  # type: ignore[arg-type]
-
-
-class ByToken(CausalLanguageModel):
-    """Token sums, for the loop above."""
-
-
-class ShardedMissing(Sharded):
-    """FSDP2 divides by world_size; the factor that undoes it is missing."""
-
-    name = "fsdp2-missing"
-
-    def loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
-        total = super().loss_sum(model, batch)
-        return total / dist.get_world_size() if hasattr(model, "set_requires_gradient_sync") else total
-
-
-class Forgotten(OwnAllReduce):
-    """The own all-reduce forgets the output layer."""
-
-    name = "own-all-reduce-forgets"
-
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> None:
-        model.zero_grad(set_to_none=True)
-        tokens = ctx.all_reduce_sum(sum(self.count(batch) for batch in batches))
-        for batch in batches:
-            self.loss_sum(model, batch).backward()  # type: ignore[no-untyped-call]
-        for name, parameter in model.named_parameters():
-            if not name.startswith("head"):
-                dist.all_reduce(parameter.grad)
-            parameter.grad.div_(tokens)
-
-
-class SilentZero(ZeroRedundancyOptimizer):
-    """Steps its own shard and does not send it to the others."""
-
-    def _sync_params(self) -> None:
-        """Do nothing."""
-
-
-class ShardsApart(ShardedOptimizer):
-    """The sharded optimizer does not send its shard to the other ranks."""
-
-    name = "zero-apart"
-
-    def optimizer(self, model: Any) -> torch.optim.Optimizer:
-        return SilentZero(model.parameters(), torch.optim.AdamW, lr=1e-3)
-
-
 EQUAL_CELLS: Cells = [[(4, 6)], [(4, -2)]]
 ONE_AND_NINE: Cells = [[(1, 10)], [(9, 9)]]
 EMPTY_CELL: Cells = [[(5, 10), (0, 0), (3, 6)], [(2, -4), (8, 24), (1, 9)]]
@@ -335,8 +248,6 @@ def table(name: str, cells: Cells) -> Table:
 
 
 def planted(name: str, rule: str, cells: Cells) -> Table:
-    from tests.support.fixture_m import RULES
-
     return Scaled(name, RULES[rule], cells=cells, padding=None)
 
 
