@@ -72,7 +72,8 @@ def process_group(context: StageContext, *, expected_world_size: int | None = No
         with explained(group.rank, str(device)):
             yield group
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():  # code under audit may have destroyed it, which must not hide what it raised
+            dist.destroy_process_group()
 
 
 def _device(context: StageContext) -> torch.device:
