@@ -20,7 +20,17 @@ from app.environment import for_children
 from app.places import module_argv, module_environment
 from app.runs.errors import NotFound, Refused
 from app.settings import Settings
-from trainer.contract.targets import ENTRY_POINTS, VARIABLE, Listing, MemberReport, TargetEntry, built_in, read_specs
+from trainer.contract.targets import (
+    ENTRY_POINTS,
+    VARIABLE,
+    Listing,
+    MemberReport,
+    Origin,
+    TargetEntry,
+    built_in,
+    marked,
+    read_specs,
+)
 
 log: Any = structlog.get_logger("app.targets")
 MODULE: Final = "trainer.targets"
@@ -126,20 +136,27 @@ class Catalogue:
         return any(_modified(path) != at for path, at in self._files.items())
 
     def _list(self) -> None:
-        try:
-            found = Listing.model_validate_json(run_program(self.specs, LIST_SECONDS))
-        except (OSError, ValueError, ValidationError, subprocess.SubprocessError) as error:
-            problem = _why(error, LIST_SECONDS)
-            log.warning("targets cannot be listed", action="targets-failed", error=problem)
-            found = Listing(
-                items=[
-                    TargetEntry(name="", spec=spec, origin="setting", problem=problem)
-                    for spec in read_specs(self.specs) or [ENTRY_POINTS]
-                ]
-            )
-        self._entries = tuple(found.items)
-        self._files = {path: _modified(path) for path in found.files}
+        found = [_listing(self.specs)]
+        if found[0].ended and len(read_specs(self.specs)) > 1:
+            # One of them ended the process of all: each gets its own.
+            found = [_listing(spec) for spec in read_specs(self.specs)]
+        entries = {(item.spec, item.origin): item for part in found for item in part.items}
+        self._entries = tuple(marked(list(entries.values())))
+        self._files = {path: _modified(path) for part in found for path in part.files}
         self._listed_at = time.monotonic()
+
+
+def _listing(specs: str) -> Listing:
+    try:
+        return Listing.model_validate_json(run_program(specs, LIST_SECONDS))
+    except (OSError, ValueError, ValidationError, subprocess.SubprocessError) as error:
+        problem = _why(error, LIST_SECONDS)
+        log.warning("targets cannot be listed", action="targets-failed", error=problem)
+        named: list[tuple[str, Origin]] = [(spec, "setting") for spec in read_specs(specs)] or [
+            (ENTRY_POINTS, "entry point")
+        ]
+        entries = [TargetEntry(name="", spec=spec, origin=origin, problem=problem) for spec, origin in named]
+        return Listing(items=entries, ended=True)
 
 
 @cache

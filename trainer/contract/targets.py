@@ -4,6 +4,7 @@ Web and worker never import a target. `python -m trainer.targets` does, in a pro
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -57,6 +58,8 @@ class Listing(BaseModel):
     items: list[TargetEntry]
     files: list[str] = []
     """Files that were imported for it; the list is outdated when one of them changes."""
+    ended: bool = False
+    """Whether the process ended, or was ended, before it could say what each target is."""
 
 
 class MemberReport(BaseModel):
@@ -86,3 +89,15 @@ def built_in() -> list[TargetEntry]:
     return [
         TargetEntry(name=name, spec=spec, origin="built-in", title=title) for name, (spec, title) in BUILT_IN.items()
     ]
+
+
+def marked(items: Sequence[TargetEntry]) -> list[TargetEntry]:
+    """Return the entries; those whose name is taken by an example or by another one get a problem."""
+    names = [item.name for item in items if item.name]
+    return [item.model_copy(update={"problem": item.problem or _taken(item.name, names)}) for item in items]
+
+
+def _taken(name: str, names: Sequence[str]) -> str:
+    if name in BUILT_IN:
+        return f"the name {name!r} belongs to a shipped example: choose another"
+    return f"{names.count(name)} targets are called {name!r}: rename" if names.count(name) > 1 else ""

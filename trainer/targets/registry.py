@@ -17,6 +17,7 @@ from trainer.contract.targets import (
     Listing,
     Origin,
     TargetEntry,
+    marked,
     read_specs,
 )
 from trainer.targets.members import Target, TargetFault, TargetNotFoundError, shape_problem
@@ -80,9 +81,9 @@ def listing() -> Listing:
     before = set(sys.modules)
     known = list(registered())
     items = [_entry(spec, origin) for spec, origin in known]
-    names = [item.name for item in items if item.name]
-    marked = [_marked(item, names) for item in items]
-    return Listing(items=marked, files=sorted({*_files(before), *filter(None, (_source(spec) for spec, _ in known))}))
+    return Listing(
+        items=marked(items), files=sorted({*_files(before), *filter(None, (_source(spec) for spec, _ in known))})
+    )
 
 
 def _entry(spec: str, origin: Origin) -> TargetEntry:
@@ -99,18 +100,6 @@ def _entry(spec: str, origin: Origin) -> TargetEntry:
         problem=shape_problem(found),
         title=title[0][:200] if title else "",
     )
-
-
-def _marked(item: TargetEntry, names: list[str]) -> TargetEntry:
-    if item.problem or not item.name:
-        return item
-    if item.name in BUILT_IN:
-        return item.model_copy(
-            update={"problem": f"the name {item.name!r} belongs to a shipped example: choose another"}
-        )
-    if names.count(item.name) > 1:
-        return item.model_copy(update={"problem": f"{names.count(item.name)} targets are called {item.name!r}: rename"})
-    return item
 
 
 def _files(before: set[str]) -> Iterator[str]:

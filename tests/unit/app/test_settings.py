@@ -28,7 +28,7 @@ def test_what_does_nothing_yet_is_refused(clean: None, tmp_path: Path, name: str
     ("name", "value", "told"),
     [
         ("DDP_AUDIT_EXECUTOR", "slurm", "only local is supported"),
-        ("DDP_AUDIT_TARGETS", "mine:train", "not supported yet"),
+        ("DDP_AUDIT_TARGETS", "mine/train.py", "is not package.module:Object"),
     ],
 )
 @pytest.mark.parametrize(
