@@ -1,6 +1,6 @@
 """The target's model on one rank, wrapped as its loop wraps it: runs its windows, reads gradients, sets parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.common.distributed import Group
 from trainer.kinds.gradient_audit.counting import Passes
 from trainer.targets.members import Target, TargetFault, fault_text
+
+Keep = Callable[[str, Tensor], Tensor]
+"""Turns the gradient of a parameter, by its name, into what is kept of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +83,8 @@ class Engine:
         rank, size = self.group.rank, self.group.world_size
         return Context(rank=rank, world_size=size, device=self.group.device, step=step, group=self.group)
 
-    def run(self, batches: Sequence[Any], step: int) -> Observed:
-        """Run the code under audit and return what it left. Collective. Raises TargetFault."""
+    def run(self, batches: Sequence[Any], step: int, keep: Keep | None = None) -> Observed:
+        """Run the code under audit and return what it left, as `keep` reduces it. Collective. Raises TargetFault."""
         before = self._bits()
         self.passes.begin()
         self.group.telemetry.phase("accumulate", step)
@@ -93,7 +96,7 @@ class Engine:
             text = "changed the parameters; it must stop just before optimizer.step()"
             raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
         self.group.telemetry.mark("read-gradients", step)
-        gradients, missing = self.gradients()
+        gradients, missing = self.gradients(keep or self._copied)
         return Observed(
             gradients=gradients,
             missing=missing,
@@ -102,18 +105,21 @@ class Engine:
             loss=loss,
         )
 
-    def gradients(self) -> tuple[dict[str, Tensor], list[str]]:
-        """Return a copy of every trained parameter's whole gradient, and which have none. Collective if sharded."""
+    def gradients(self, keep: Keep) -> tuple[dict[str, Tensor], list[str]]:
+        """Return every trained parameter's whole gradient, and which have none. Collective if sharded."""
         found, missing = {}, []
         for name, parameter in self.model.named_parameters():
             if name not in self.trained:
                 continue
             if parameter.grad is None:
                 missing.append(name)
-                found[name] = torch.zeros(parameter.shape, dtype=self.dtype)
+                found[name] = keep(name, torch.zeros(parameter.shape, dtype=self.dtype))
             else:
-                found[name] = whole(parameter.grad).to(device="cpu", dtype=self.dtype, copy=True)
+                found[name] = keep(name, whole(parameter.grad))
         return found, missing
+
+    def _copied(self, _name: str, gradient: Tensor) -> Tensor:
+        return gradient.to(device="cpu", dtype=self.dtype, copy=True)
 
     def buffers(self) -> dict[str, Tensor]:
         """Return a copy of every buffer that is part of the model's state."""

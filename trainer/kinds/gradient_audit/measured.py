@@ -104,7 +104,7 @@ class Measured:
         precise = self.replays[0]["dtype"]
         fallback = f"The code does not run in float64; the weights were solved from {precise} gradients."
         return Evidence(
-            steps=[self._step(step) for step in range(len(self.windows))],
+            steps=[self._step(step) for step in range(len(self.replays[0]["steps"]))],
             tolerance=TOLERANCES[precise],
             buffers=[_buffer(self.reports[0]["rank"], move) for move in self.reports[0]["moves"]],
             batch_statistics=self.batch_statistics,

@@ -99,7 +99,7 @@ def _judged(
         "loss": sum(map(sum, sums.losses)) / total + share * sum(sums.extras),
         "norm": math.sqrt(sum(float(value.pow(2).sum()) for value in exact.values())),
         "wrong": {
-            name: compare(exact, _plus(found, factor, extra), atol=params.atol, rtol=params.rtol).document()
+            name: compare(exact, _plus(found, factor, extra).__getitem__, atol=params.atol, rtol=params.rtol).document()
             for name, (found, factor) in wrong.items()
         },
         "agree": [

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group
 from trainer.forensics.sketch import Sketch
-from trainer.kinds.gradient_audit.engine import Engine, fresh_model, load, whole
+from trainer.kinds.gradient_audit.engine import Engine, Keep, fresh_model, load, whole
 from trainer.kinds.gradient_audit.handover import Handover, read_document
 from trainer.kinds.gradient_audit.inspection import dtype_of
 from trainer.kinds.gradient_audit.objective import Cell, buffers_of, cell_gradient, set_buffers
@@ -27,12 +27,12 @@ OTHER_TYPE: Final = re.compile(r"dtype|scalar type|Double|Float|float64")
 """In the message of code that does not run in another type than its usual one."""
 
 
-def replay(context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor]) -> None:
-    """Run all steps again and write this rank's evidence. Collective. Raises TargetFault."""
+def replay(context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor], *, steps: int) -> None:
+    """Run the first `steps` steps again and write this rank's evidence. Collective. Raises TargetFault."""
     group.telemetry.phase("evidence", 0)
     dtypes = dict.fromkeys((PRECISE, dtype_of(context.params)))
     for dtype in dtypes:
-        found, error = _attempt(context, group, target, state, dtype)
+        found, error = _attempt(context, group, target, state, dtype=dtype, steps=steps)
         errors = group.gather_objects(error, "precision of the evidence")
         if found is not None and not any(errors):
             handover = Handover(context.paths)
@@ -42,11 +42,11 @@ def replay(context: StageContext, group: Group, target: Target, state: Mapping[s
 
 
 def _attempt(
-    context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor], dtype: torch.dtype
+    context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor], *, dtype: torch.dtype, steps: int
 ) -> tuple[list[dict[str, Any]] | None, str]:
     """Return the evidence of all steps, or why the code does not run in this type."""
     try:
-        return Replay(context, group, target, state, dtype).steps(), ""
+        return Replay(context, group, target, state, dtype).steps(steps), ""
     except TargetFault as error:
         # Raised at the same place on every rank: no rank waits for another.
         if dtype == dtype_of(context.params) or not OTHER_TYPE.search(str(error)):
@@ -72,28 +72,38 @@ class Replay:
         load(target, self._plain, state, group.rank)
         self._engine = Engine(target, group, state, dtype)
 
-    def steps(self) -> list[dict[str, Any]]:
-        """Return the evidence of every step."""
+    def steps(self, count: int) -> list[dict[str, Any]]:
+        """Return the evidence of the first `count` steps."""
         found: list[dict[str, Any]] = []
-        for step, known in enumerate(self._windows):
+        for step, known in enumerate(self._windows[:count]):
             cells = own_cells(self._target, self._group, known, step, self._dtype)
             parts = [part for cell in cells for part in self._parts(cell, known, step)]
-            observed = self._engine.run([cell.batch for cell in cells], step)
+            norms: list[float] = []
+            observed = self._engine.run([cell.batch for cell in cells], step, self._keep(norms))
             found.append(
                 {
                     "step": step,
                     "parts": parts,
-                    "observed": self._sketch.of(observed.gradients),
-                    "norm": norm_of(observed.gradients),
+                    "observed": observed.gradients,
+                    "norm": math.hypot(*norms),
                     "backwards": observed.backwards,
                     "reductions": observed.reductions,
                 }
             )
-            if step + 1 < len(self._windows):
+            if step + 1 < count:
                 reference = torch.load(self._handover.reference(step), weights_only=True)
                 self._engine.step(reference, self._facts[step]["rates"])
                 self._follow()
         return found
+
+    def _keep(self, norms: list[float]) -> Keep:
+        """Return what sketches a gradient and notes its norm, so that no whole gradient is copied."""
+
+        def keep(name: str, gradient: Tensor) -> Tensor:
+            norms.append(float(torch.linalg.vector_norm(gradient.double())))
+            return self._sketch.tensor(name, gradient)
+
+        return keep
 
     def _follow(self) -> None:
         """Bring the plain copy to where the model under audit is."""
@@ -116,8 +126,3 @@ class Replay:
             set_buffers(self._plain, start)
             found.append({**common, "kind": kind, "units": units, "gradient": self._sketch.of(gradient)})
         return found
-
-
-def norm_of(gradients: Mapping[str, Tensor]) -> float:
-    """Return the Euclidean norm of a whole gradient."""
-    return math.sqrt(sum(float(value.double().pow(2).sum()) for value in gradients.values()))
