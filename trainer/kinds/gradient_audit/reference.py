@@ -132,7 +132,7 @@ def descend(model: nn.Module, gradient: Mapping[str, Tensor], rates: Mapping[str
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in gradient:
-                parameter.sub_(gradient[name].to(parameter.device) * rates[name])
+                parameter.sub_(gradient[name].to(device=parameter.device, dtype=parameter.dtype) * rates[name])
 
 
 def optimizer_step(target: Target, model: nn.Module, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
