@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.environment import for_children
 from tests.support.results import saved_result
 from trainer.common.context import StageContext
 from trainer.contract.config import RunConfig
@@ -77,15 +78,28 @@ def _audit(context: StageContext, group: Any) -> None:
     from trainer.kinds.gradient_audit.inspection import inspect_target
     from trainer.kinds.gradient_audit.measured import Measured
     from trainer.kinds.gradient_audit.reference import write_reference
+    from trainer.targets.registry import load_target
 
     inspect_target(context, group)
-    if group.rank == 0:
+    if group.rank == 0 and load_target(context.params.target).has("optimizer"):
+        _reference_apart(context)  # its optimizer must find no process group of two ranks
+    elif group.rank == 0:
         write_reference(context, replace(group, world_size=1))
     group.barrier("reference")
     audit_target(context, group)
     if group.rank == 0:
         write_result(context, Measured.load(context))
     group.barrier("result")
+
+
+def _reference_apart(context: StageContext) -> None:
+    stage = ["--stage", "reference", "--attempt", "1", "--entry", "trainer.kinds.gradient_audit.reference:run"]
+    (context.paths.root / "reference" / "attempt_1").mkdir(parents=True)
+    subprocess.run(
+        [sys.executable, "-m", "trainer.entry", "--run-dir", str(context.paths.root), *stage],
+        env=for_children(os.environ),
+        check=True,
+    )
 
 
 def specs_of(module: str, cases: Sequence[str], name: str = "TARGETS") -> dict[str, str]:
