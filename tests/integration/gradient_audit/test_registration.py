@@ -1,6 +1,7 @@
 """Registered targets: listed by a process of their own, chosen by name, refused by field; problems are shown."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,11 @@ def test_check_of_unusable_and_unknown_targets(service: Service) -> None:
     unknown = service.post("/targets/nothing/check", {})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_target")
     assert service.post("/targets/zero/check", {"ranks": 1}).status_code == 422
+
+
+def test_service_imports_no_target(service: Service) -> None:
+    assert service.get("/targets").json()["items"][0]["name"] == "shop-loop"
+    assert "shop.train" not in sys.modules
 
 
 def test_command_lists_and_checks(path: None, tmp_path: Path) -> None:

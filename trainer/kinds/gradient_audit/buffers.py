@@ -12,7 +12,7 @@ from trainer.kinds.gradient_audit.objective import set_buffers
 
 TOLERANCE: Final = 1e-5
 """Of a buffer, relative to its largest value."""
-BATCH_STATISTICS: Final = (nn.modules.batchnorm._BatchNorm,)
+BATCH_STATISTICS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,7 +271,7 @@ def _control_detail(found: Measured, rules: tuple[str, ...], accepted: list[str]
     if found.equal_counts:
         count = found.counts[0][0][0]
         return (
-            f"{text}. Every micro-batch has {count:g} {found.target.unit}s, where means of means are right; it is not "
+            f"{text}. Every micro-batch has a count of {count:g}, where means of means are right; it is not "
             "shown that the code weighs unequal micro-batches correctly."
         )
     return f"{text}."

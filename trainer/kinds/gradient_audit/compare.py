@@ -10,10 +10,11 @@ from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, headline_of, verdict_of
+from trainer.contract.weights import WEIGHTS_TITLE
 from trainer.kinds.gradient_audit.checks import build_checks
 from trainer.kinds.gradient_audit.explanation import explain
 from trainer.kinds.gradient_audit.measured import Measured
-from trainer.kinds.gradient_audit.panels import ERRORS_TITLE, WEIGHTS_TITLE, build_panels
+from trainer.kinds.gradient_audit.panels import ERRORS_TITLE, build_panels
 
 LIMITS = [
     "These windows only: other batches, later training and other parameters are not covered.",
@@ -37,7 +38,7 @@ def write_result(context: StageContext, found: Measured) -> None:
     diagnosis = explain(found)
     checks = build_checks(found, diagnosis)
     panels = build_panels(found, diagnosis)
-    weights = any(panel.title == WEIGHTS_TITLE for panel in panels)
+    wrong = diagnosis.status != "clean" and any(panel.title == WEIGHTS_TITLE for panel in panels)
     result = Result(
         kind=context.kind.name,
         verdict=verdict_of(checks),
@@ -47,7 +48,7 @@ def write_result(context: StageContext, found: Measured) -> None:
         limits=limits(context, found),
         checks=checks,
         panels=panels,
-        headline=headline_of(checks, {}, WEIGHTS_TITLE if weights else ERRORS_TITLE),
+        headline=headline_of(checks, {}, WEIGHTS_TITLE if wrong else ERRORS_TITLE),
         diagnosis=diagnosis,
     )
     result.save(context.paths.result)

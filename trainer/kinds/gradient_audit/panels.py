@@ -5,42 +5,23 @@ from typing import Any, Final
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.result import HeatPanel, HistogramGroup, HistogramPanel, Panel, TablePanel
+from trainer.contract.weights import weights_panel
 from trainer.kinds.gradient_audit.comparison import EDGES
 from trainer.kinds.gradient_audit.measured import Measured
 
 ERRORS_TITLE: Final = "Absolute gradient errors, code under audit and wrong rules"
-WEIGHTS_TITLE: Final = "Weight of one unit"
 COUNTS_TITLE: Final = "Units per rank and micro-batch"
 MOST_ROWS: Final = 200
 MOST_COLUMNS: Final = 64
 
 
 def build_panels(found: Measured, diagnosis: Diagnosis) -> list[Panel]:
-    """Return every panel in page order."""
-    weights = weight_heat(found, diagnosis)
-    return [
-        *([weights] if weights is not None else []),
-        errors(found),
-        tensors(found),
-        steps(found),
-        *counts(found),
-        devices(found),
-    ]
-
-
-def weight_heat(found: Measured, diagnosis: Diagnosis) -> HeatPanel | None:
-    """Solved weights beside the right ones."""
-    if diagnosis.weights is None or not diagnosis.weights.observed:
-        return None
-    observed = diagnosis.weights.observed
-    return HeatPanel(
-        title=WEIGHTS_TITLE,
-        note=f"Weight that the gradient gives to one {found.target.unit} of each micro-batch, and the right one.",
-        rows=[f"rank {rank}" for rank in range(len(observed))],
-        columns=[f"micro-batch {place}" for place in range(len(observed[0]))],
-        values=observed,
-        expected=diagnosis.weights.expected,
-    )
+    """Return every panel in page order: the weights first if they are wrong, else last."""
+    panels: list[Panel] = [errors(found), tensors(found), steps(found), counts(found), devices(found)]
+    weights = weights_panel(diagnosis, unit=found.target.unit)
+    if weights is not None:
+        panels.insert(len(panels) if diagnosis.status == "clean" else 0, weights)
+    return panels
 
 
 def errors(found: Measured) -> HistogramPanel:
@@ -103,18 +84,16 @@ def steps(found: Measured) -> TablePanel:
     )
 
 
-def counts(found: Measured) -> list[HeatPanel]:
+def counts(found: Measured) -> HeatPanel:
     """Units of the first window."""
     first = [row[:MOST_COLUMNS] for row in found.counts[0]]
-    return [
-        HeatPanel(
-            title=COUNTS_TITLE,
-            note=f"First window: {sum(map(sum, found.counts[0])):g} {found.target.unit}s on all ranks.",
-            rows=[f"rank {rank}" for rank in range(len(first))],
-            columns=[f"micro-batch {place}" for place in range(len(first[0]))],
-            values=[list(row) for row in first],
-        )
-    ]
+    return HeatPanel(
+        title=COUNTS_TITLE,
+        note=f"First window: {sum(map(sum, found.counts[0])):g} in all, counted in the unit {found.target.unit}.",
+        rows=[f"rank {rank}" for rank in range(len(first))],
+        columns=[f"micro-batch {place}" for place in range(len(first[0]))],
+        values=[list(row) for row in first],
+    )
 
 
 def devices(found: Measured) -> TablePanel:
