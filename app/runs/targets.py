@@ -1,4 +1,4 @@
-"""Registered targets: listed in a process of their own, kept until their files or the setting change."""
+"""Registered targets: listed in a separate process, kept until their files or the setting change."""
 
 import json
 import os
@@ -38,7 +38,7 @@ LIST_SECONDS: Final = 60.0
 """A listing that takes longer is ended: importing some target hangs."""
 CHECK_SECONDS: Final = 110.0
 PATIENCE_SECONDS: Final = 20.0
-"""How long a request waits for a listing under way."""
+"""How long a request waits for an active listing."""
 PROBLEM_SECONDS: Final = 10.0
 """A listing with problems is made again after this time: a file that was missing may exist by now."""
 REPORTS: Final = TypeAdapter(list[MemberReport])
@@ -77,7 +77,7 @@ class TargetCheckRequest(BaseModel):
 
 
 class TargetCheck(Document):
-    """Every member of a target called once, in a process of its own."""
+    """Every member of a target called once, in a separate process."""
 
     name: str
     ok: bool
@@ -96,7 +96,7 @@ class Catalogue:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def entries(self, patience: float = PATIENCE_SECONDS) -> Sequence[TargetEntry]:
-        """Return every target, the operator's first; waits up to `patience` seconds for a listing under way."""
+        """Return every target, the operator's first; waits up to `patience` seconds for an active listing."""
         if not self._has_own():
             return built_in()
         thread = self._refresh()
@@ -119,7 +119,7 @@ class Catalogue:
         return bool(self.specs) or bool(entry_points(group=ENTRY_POINTS))
 
     def _refresh(self) -> threading.Thread | None:
-        """Start a listing if the last one is outdated; return the thread of one under way."""
+        """Start a listing if the last one is outdated; return the thread of an active one."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return self._thread

@@ -1,7 +1,7 @@
 """Gradient audits of many targets in one start of the ranks: run by torchrun as a stage, judged by the tests.
 
 `audited(root, specs, names, world_size)` starts it and returns the results by target; each is audited by the stages'
-own functions, in a run folder of its own. `observed(root, name, rank, step)` is the
+own functions, in a separate run folder. `observed(root, name, rank, step)` is the
 gradient that a rank ended with, in float64.
 """
 

@@ -83,7 +83,7 @@ class Dropping(nn.Module):
 
 
 class Stepping(Table):
-    """accumulate() goes on to optimizer.step()."""
+    """accumulate() continues to optimizer.step()."""
 
     def accumulate(self, model: Any, batches: Any, ctx: Any) -> None:
         super().accumulate(model, batches, ctx)

@@ -1,7 +1,7 @@
 """Fixture M as targets: two ranks, three micro-batches, losses linear in the weights, and every mistake of its table.
 
-`w` is the scalar of the table, so its gradient is known as a fraction. `v` gives every token a direction of its own,
-so that micro-batches can be told apart. Both have the same unit weights.
+`w` is the scalar of the table, so its gradient is known as a fraction. `v` gives every token its own direction,
+so that micro-batches can be distinguished. Both have the same unit weights.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Targets, training code whose gradients are audited: how they are registered, and what is known of each; no torch.
 
-Web and worker never import a target. `python -m trainer.targets` does, in a process of its own, and prints a `Listing`.
+Web and worker never import a target. `python -m trainer.targets` does, in a separate process, and prints a `Listing`.
 """
 
 import re

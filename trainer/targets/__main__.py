@@ -1,4 +1,4 @@
-"""Imports registered targets in a process of their own: `python -m trainer.targets [--check NAME --ranks W]`.
+"""Imports registered targets in a separate process: `python -m trainer.targets [--check NAME --ranks W]`.
 
 Prints one JSON document: without arguments a `Listing`, with `--check` the `MemberReport`s of one target.
 """

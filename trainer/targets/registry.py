@@ -1,4 +1,4 @@
-"""Finds registered targets and imports them; only for processes of their own and for ranks, never for web or worker."""
+"""Finds registered targets and imports them; only for separate processes and for ranks, never for web or worker."""
 
 import contextlib
 import importlib

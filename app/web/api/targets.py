@@ -17,5 +17,5 @@ def list_targets(settings: AppSettings) -> TargetList:
 
 @router.post("/targets/{name}/check", dependencies=[OperatorOnly, OneOfFew], responses=answers(403, 404, 422, 429))
 def check_one_target(settings: AppSettings, name: str, request: TargetCheckRequest) -> TargetCheck:
-    """Call every member of a target once, in a process of its own; `accumulate` and `wrap` need a run."""
+    """Call every member of a target once, in a separate process; `accumulate` and `wrap` need a run."""
     return check_target(settings, name, request.ranks)

@@ -1,4 +1,4 @@
-"""Registered targets: listed by a process of their own, chosen by name, refused by field; problems are shown."""
+"""Registered targets: listed by a separate process, chosen by name, refused by field; problems are shown."""
 
 import os
 import sys

@@ -23,7 +23,7 @@ from trainer.targets.registry import load_target
 LEARNING_RATE: Final = 0.1
 """Of the SGD step between windows, divided by the norm of a gradient that is longer than 1."""
 SAME_GRADIENT: Final = 1e-6
-"""Distance, as a share of the gradient's norm, up to which a wrong rule cannot be told from the right one."""
+"""Distance, as a share of the gradient's norm, up to which a wrong rule counts as the right one."""
 MOST_REPEATED: Final = 16
 """Micro-batches whose loss is evaluated twice."""
 SAME_LOSS: Final = {"float32": 1e-6, "float64": 1e-13}

@@ -42,7 +42,7 @@ class EqualSequences(CausalLanguageModel):
         return len(batch["labels"])
 
     def padding_count(self, batch: Batch) -> int:
-        """Return 0: padding is no sequence."""
+        """Return 0: padding adds no sequences."""
         return 0
 
     def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> None:

@@ -47,5 +47,5 @@ class PackedSequences(CausalLanguageModel):
         return int((batch["targets"] != IGNORED).sum())
 
     def padding_count(self, batch: Batch) -> int:
-        """Return the cells that are no target."""
+        """Return the cells without a target."""
         return int((batch["targets"] == IGNORED).sum())

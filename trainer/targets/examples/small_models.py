@@ -17,7 +17,7 @@ class CausalOutput:
 
 
 class CausalTransformer(nn.Module):
-    """A causal transformer without dropout; each position sees earlier ones of its own segment."""
+    """A causal transformer without dropout; each position sees earlier ones of the same segment."""
 
     def __init__(self, vocabulary: int = 32, width: int = 32, length: int = 48) -> None:
         super().__init__()
