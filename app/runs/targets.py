@@ -106,8 +106,7 @@ class Catalogue:
         if not own and thread is not None and thread.is_alive():
             problem = f"still being imported after {patience:g} seconds; try again later"
             own = tuple(
-                TargetEntry(name="", spec=spec, origin="setting", problem=f"{spec}: {problem}")
-                for spec in read_specs(self.specs)
+                TargetEntry(name="", spec=spec, origin="setting", problem=problem) for spec in read_specs(self.specs)
             )
         return [*own, *built_in()]
 

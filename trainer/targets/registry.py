@@ -90,7 +90,7 @@ def _entry(spec: str, origin: Origin) -> TargetEntry:
     try:
         found = load_object(spec)
     except TargetFault as error:
-        return TargetEntry(name="", spec=spec, origin=origin, problem=str(error))
+        return TargetEntry(name="", spec=spec, origin=origin, problem=str(error).removeprefix(f"{spec} "))
     name = getattr(found, "name", None)
     title = (inspect.getdoc(found) or "").strip().splitlines()
     return TargetEntry(

@@ -39,8 +39,8 @@ def form_fields(
 ) -> list[FormField]:
     """Return a field per property of `schema`, in its order; `usual` contains the preset's complete values.
 
-    A property with `"x-form": false` is not shown. `choices` contains values that only the service knows, by the name
-    of a property or by its `"x-choices"`.
+    A property with `"x-form": false` is not shown, one with `"x-choices"` comes first. `choices` contains values that
+    only the service knows, by the name of a property or by its `"x-choices"`.
     """
     return [
         _field(
@@ -50,7 +50,7 @@ def form_fields(
             entered.get(name, ""),
             errors.get(name, ""),
         )
-        for name, prop in schema.get("properties", {}).items()
+        for name, prop in sorted(schema.get("properties", {}).items(), key=lambda item: CHOICES not in item[1])
         if prop.get("x-form", True) or name in entered
     ]
 

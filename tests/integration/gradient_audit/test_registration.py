@@ -50,6 +50,7 @@ def test_form_offers_targets_and_shows_problems(service: Service) -> None:
     assert '<option value="shop-loop">' in page
     assert '<option value="causal-lm">' in page
     assert '<option value="shop-lacks">' not in page
+    assert page.index('id="in-target"') < page.index('id="in-device"')
     assert "No module named &#39;shop.gone&#39;" in page
 
 

@@ -78,7 +78,7 @@ def _preflight(params: GradientAuditParams, context: PreflightContext) -> list[F
         return [FieldProblem(field="target", message=f"{params.target!r} cannot be used: {found[0].problem}")]
     entries = context.targets()
     known = ", ".join(entry.name for entry in entries if not entry.problem)
-    broken = "".join(f"; {entry.problem}" for entry in entries if entry.problem and not entry.name)
+    broken = "".join(f"; {entry.spec} {entry.problem}" for entry in entries if entry.problem and not entry.name)
     message = f"{params.target!r} is not registered; registered: {known}{broken}"
     return [FieldProblem(field="target", message=message)]
 
