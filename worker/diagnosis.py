@@ -77,7 +77,8 @@ def rank_failed(culprit: RankEnd, reason: Reason, facts: Facts) -> str:
 def _first_sentence(culprit: RankEnd, facts: Facts) -> str:
     if facts.launcher == "python":
         return f"The process of stage {facts.stage} failed {place_of(culprit)}: {end_of(culprit)}"
-    return f"Rank {culprit.rank}{on_node(culprit.rank, facts)} failed first, {place_of(culprit)} of stage {facts.stage}: {end_of(culprit)}"
+    who = f"Rank {culprit.rank}{on_node(culprit.rank, facts)}"
+    return f"{who} failed first, {place_of(culprit)} of stage {facts.stage}: {end_of(culprit)}"
 
 
 def on_node(rank: int, facts: Facts) -> str:

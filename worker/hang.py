@@ -210,7 +210,11 @@ def _is_stopped(processes: Mapping[int, RankProcess], rank: int) -> bool:
 def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:
     """Return the text about a hang: the blocking rank first, then every position."""
     where_is = {position.rank: f" on {position.node}" for position in positions if position.node}
-    head = f"No single rank is the cause: {why}." if not odd else f"Rank {odd[0]}{where_is.get(odd[0], '')} holds up the run: {why}."
+    head = (
+        f"No single rank is the cause: {why}."
+        if not odd
+        else f"Rank {odd[0]}{where_is.get(odd[0], '')} holds up the run: {why}."
+    )
     also = f" The same applies to rank {', '.join(map(str, odd[1:]))}." if odd[1:] else ""
     where = "; ".join(position.text() for position in positions)
     return (

@@ -157,7 +157,12 @@ def end_attempt(session: Session, run_id: int, attempt: int, facts: Facts, state
     _update_attempt(session, run_id, facts.stage, attempt, state=state, exit_code=code, finished_at=now())
     for rank in facts.ranks:
         row = session.get(RankRow, (run_id, facts.stage, attempt, rank.rank)) or RankRow(
-            run_id=run_id, stage=facts.stage, attempt=attempt, rank=rank.rank, local_rank=rank.local_rank or 0, pid=rank.pid
+            run_id=run_id,
+            stage=facts.stage,
+            attempt=attempt,
+            rank=rank.rank,
+            local_rank=rank.local_rank or 0,
+            pid=rank.pid,
         )
         row.exit_code, row.signal, row.stalled = rank.exit_code, rank.signal, False
         session.add(row)

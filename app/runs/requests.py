@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app.runs.cluster import check_options
 from app.runs.errors import FieldError, Refused, refusal_of, refused
 from app.runs.tags import Tags
 from app.runs.texts import plain_text
-from app.settings import Settings
+from app.settings import SLURM, Settings
 from trainer.contract.kinds import KindSpec, Program, kinds, program_of, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
@@ -103,9 +104,12 @@ def check_program(request: RunRequest, params: CommonParams, settings: Settings)
     raise refused("script", f"name a registered script ({known}); {how}", "invalid_params")
 
 
-def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
-    """Refuse launch options that the local executor does not support. Raises Refused."""
+def check_launch(launch: dict[str, Any], params: CommonParams, settings: Settings) -> None:
+    """Refuse launch options that the executor does not support. Raises Refused."""
     _check_text("launch", launch)
+    if settings.executor == SLURM:
+        check_options(launch, params)
+        return
     for name, value in launch.items():
         if name not in LAUNCH_FIELDS:
             known = ", ".join(LAUNCH_FIELDS)

@@ -12,6 +12,7 @@ from sqlmodel import Session, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.cluster import check_cluster
 from app.runs.devices import check_devices
 from app.runs.documents import reproduce
 from app.runs.errors import Conflict, Refused
@@ -49,7 +50,7 @@ class Service:
             if known is not None:
                 return known
         params = complete_params(request, self.settings)
-        check_launch(request.launch, params)
+        check_launch(request.launch, params, self.settings)
         check_program(request, params, self.settings)
         columns = _columns(request, params, actor)
         try:
@@ -57,7 +58,9 @@ class Service:
                 known = _find_key(session, key, request) if key is not None else None
                 if known is not None:
                     return known
-                check_devices(params, live_workers(session))
+                workers = live_workers(session)
+                check_devices(params, request.launch, workers)
+                check_cluster(request.launch, params, workers)
                 columns |= {"idempotency_key": key, "request_digest": request.digest()}
                 return self._insert(session, request.tags, action="submit", note="", **columns)
         except IntegrityError:  # on a database with concurrent writers, the unique index decides

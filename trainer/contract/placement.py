@@ -94,9 +94,11 @@ def place(ask: Ask, offer: Offer) -> Place | Unplaceable | None:
         return Place(device="cpu", backend="gloo")
     if offer.scheduler:
         return _place_on_nodes(ask)
-    if offer.gpus is None:
-        return None
-    visible = len(offer.gpus)
+    return None if offer.gpus is None else _place_here(ask, offer)
+
+
+def _place_here(ask: Ask, offer: Offer) -> Place | Unplaceable:
+    visible = len(offer.gpus or ())
     if visible >= ask.ranks and offer.nccl:
         return Place(device="cuda", backend="nccl", gpus_least=ask.ranks, gpus_most=ask.ranks)
     if visible and ask.share_gpu:
