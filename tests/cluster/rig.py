@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from app.host import processes
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 NODES = ("node1", "node2")
 BLIND = "node3"
@@ -63,6 +65,13 @@ def missing() -> list[str]:
 
 def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def _writes_to(pid: int, path: Path) -> bool:
+    """Whether a process holds a file open: the steps of a node write to the log of its slurmd."""
+    with contextlib.suppress(OSError):
+        return any(link.readlink() == path for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def _free_port() -> int:
@@ -136,6 +145,16 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def lose(self, node: str) -> None:
+        """Let a node vanish with everything that runs on it."""
+        log = self.folder / f"slurmd-{node}.log"
+        found = [self.daemons[node].pid, *(pid for pid in processes.all_pids() if _writes_to(pid, log))]
+        found += [child.pid for pid in list(found) for child in processes.children(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.daemons.pop(node).wait()
 
     def ready(self, *nodes: str) -> bool:
         """Whether nodes accept jobs."""

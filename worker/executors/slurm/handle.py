@@ -25,6 +25,8 @@ from worker.plan import AttemptPlan
 
 REPORT_SECONDS: Final = 10.0
 """How long the reports of nodes may arrive after the job's end, on a slow file system."""
+KILL_LEAD_SECONDS: Final = 0.6
+"""Every node has read the order by then."""
 CANCEL_AGAIN_SECONDS: Final = 15.0
 FORGOTTEN: Final = "Slurm does not know job {job} any more (MinJobAge), and node {nodes} left no report of its end."
 """Text about an attempt of whose end nothing is known."""
@@ -98,8 +100,11 @@ class SlurmHandle:
             self._order(stop=True)  # reaches the nodes even if Slurm does not answer
 
     def kill_ranks(self) -> int:
-        """Let the supervisors kill the ranks, and return how many were alive."""
-        self._order(kills=self._orders.kills + 1)
+        """Let the supervisors of all nodes kill their ranks at one moment, and return how many were alive.
+
+        A rank whose peer dies a little earlier would end by itself, with an exception.
+        """
+        self._order(kill_at=time.time() + KILL_LEAD_SECONDS)
         return sum(process.alive for process in self._processes.ranks.values())
 
     def destroy(self) -> None:

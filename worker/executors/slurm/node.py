@@ -36,12 +36,15 @@ class NodeShim(Shim):
         self.node = paths
         self._served_at = self._reported_at = 0.0
         self._done = Orders()
+        self._killed_for = 0.0
+        """The newest moment at which ranks were to be killed and were."""
 
     def _step(self) -> bool:
         moment = time.monotonic()
         if moment - self._served_at >= SERVE_SECONDS:
             self._served_at = moment
             self._serve()
+        self._kill_on_time()
         if moment - self._reported_at >= REPORT_SECONDS:
             self._reported_at = moment
             self._report_processes()
@@ -56,12 +59,17 @@ class NodeShim(Shim):
                 # Before the handler is installed, the signal would end the rank; the file shows that it is installed.
                 if self.node.stacks(rank).exists():
                     process.send(signal.SIGUSR1)
-        if orders.kills > self._done.kills:
-            for _, process in self.ranks.living():
-                process.send(signal.SIGKILL)
         self._done = orders
         if self.cause is None and read_ending(self.node.nodes).failed:
             self._begin("rank_death", min(float(self.plan["grace_seconds"]), LONGEST_AFTER_DEATH))
+
+    def _kill_on_time(self) -> None:
+        left = self._done.kill_at - time.time()
+        if self._done.kill_at > self._killed_for and left < 2 * self.patience:
+            time.sleep(max(0.0, left))
+            for _, process in self.ranks.living():
+                process.send(signal.SIGKILL)
+            self._killed_for = self._done.kill_at
 
     def _report_processes(self) -> None:
         ranks = {rank: _state_of(process) for rank, process in self.ranks.living()}
@@ -101,9 +109,12 @@ def node_argv(plan: Mapping[str, Any], group: Mapping[str, Any], number: int, na
 
 
 def cpu_warning(environment: Mapping[str, str], usable: int, wanted: int, ranks: int) -> str:
-    """Return a warning with both numbers if the step has fewer CPUs than its ranks need, else an empty text."""
+    """Return a warning with both numbers if the step has fewer CPUs than its ranks need, else an empty text.
+
+    `usable` CPUs count where Slurm does not give the number of those in the step.
+    """
     on_node = environment.get("SLURM_CPUS_ON_NODE", "")
-    have = min(usable, int(on_node)) if on_node.isdigit() else usable
+    have = int(on_node) if on_node.isdigit() else usable
     if have >= wanted:
         return ""
     name = environment.get("SLURMD_NODENAME", "this node")

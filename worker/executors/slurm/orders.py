@@ -24,8 +24,8 @@ class Orders:
     """End everything, with the grace period."""
     stacks: int = 0
     """How often the ranks were asked for their stacks."""
-    kills: int = 0
-    """How often the ranks were to be killed."""
+    kill_at: float = 0.0
+    """Unix seconds at which all nodes kill their ranks; 0: never."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_orders(folder: Path) -> Orders:
     """Return the newest orders, none if they cannot be read."""
     found = read_quickly(folder / WORKER)
-    return Orders(stop=bool(found.get("stop")), stacks=int(found.get("stacks", 0)), kills=int(found.get("kills", 0)))
+    return Orders(stop=bool(found.get("stop")), stacks=int(found.get("stacks", 0)), kill_at=float(found.get("kill_at", 0.0)))
 
 
 def read_ending(folder: Path) -> Ending:
