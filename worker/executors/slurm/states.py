@@ -54,6 +54,7 @@ PENDING: Final[Mapping[str, str]] = {
 HOPELESS: Final[Mapping[str, str]] = {
     "PartitionTimeLimit": "launch.time_limit is over the limit of the partition: give less, or another partition",
     "PartitionNodeLimit": "launch.nodes is outside the limits of the partition, or its nodes are down: give fewer",
+    "PartitionConfig": "the partition has no nodes for launch.nodes, launch.cpus_per_rank and launch.gres: give less",
     "BadConstraints": "no node fits launch.nodes, launch.cpus_per_rank and launch.gres: give less",
     "InvalidAccount": "launch.account is not valid",
     "AccountNotAllowed": "launch.account may not use the partition",
