@@ -49,7 +49,9 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_orders(folder: Path) -> Orders:
     """Return the newest orders, none if they cannot be read."""
     found = read_quickly(folder / WORKER)
-    return Orders(stop=bool(found.get("stop")), stacks=int(found.get("stacks", 0)), kill_at=float(found.get("kill_at", 0.0)))
+    return Orders(
+        stop=bool(found.get("stop")), stacks=int(found.get("stacks", 0)), kill_at=float(found.get("kill_at", 0.0))
+    )
 
 
 def read_ending(folder: Path) -> Ending:

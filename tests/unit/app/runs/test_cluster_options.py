@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.clock import now
 from app.runs.cluster import check_cluster, check_options
 from app.runs.errors import Refused
 from app.runs.models import WorkerRow
@@ -77,7 +78,7 @@ def test_executor_decides_which_options_there_are(tmp_path: Any) -> None:
 def worker(*partitions: dict[str, Any]) -> WorkerRow:
     document = {"scheduler": "slurm", "partitions": list(partitions)}
     return WorkerRow(
-        id="w", pid=1, pid_start=1, boot_id="", host="", started_at=None, heartbeat_at=None, devices=document
+        id="w", pid=1, pid_start=1, boot_id="", host="", started_at=now(), heartbeat_at=now(), devices=document
     )
 
 

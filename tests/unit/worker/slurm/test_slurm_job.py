@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.clock import now
 from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import StagePlan
@@ -21,7 +22,7 @@ DATABASE = "0123456789abcdef0123456789abcdef"
 
 
 def plan(data_dir: Path, ranks: int = 4, *, launcher: str = "torchrun", **launch: Any) -> AttemptPlan:
-    run = Run(id=3, kind="resume", params={"world_size": ranks}, launch=launch, device="cpu", created_at=None)
+    run = Run(id=3, kind="resume", params={"world_size": ranks}, launch=launch, device="cpu", created_at=now())
     stage = StagePlan(name="train", title="", entry="m:f", launcher=launcher)  # type: ignore[arg-type]
     return plan_attempt(run, stage, 2, Settings(data_dir=data_dir), DATABASE)
 
@@ -42,7 +43,7 @@ def test_name_carries_run_stage_and_attempt(tmp_path: Path) -> None:
     ],
 )
 def test_step_gets_the_cpus_of_all_its_ranks(
-    tmp_path: Path, ranks: int, launch: dict[str, int], nodes: int, cpus: int
+    tmp_path: Path, ranks: int, launch: dict[str, Any], nodes: int, cpus: int
 ) -> None:
     made = plan(tmp_path, ranks, **launch)
     arguments = sbatch_arguments(made, Defaults())
@@ -91,7 +92,7 @@ def test_script_survives_any_path_and_runs_the_set_up_first(tmp_path: Path) -> N
 def test_set_up_lines_are_the_operators(tmp_path: Path) -> None:
     setup = tmp_path / "setup.sh"
     setup.write_text("module load cuda\n")
-    settings = Settings(data_dir=tmp_path, slurm_setup=setup, slurm_python="apptainer exec 'my image.sif' python3")  # type: ignore[arg-type]
+    settings = Settings(data_dir=tmp_path, slurm_setup=setup, slurm_python="apptainer exec 'my image.sif' python3")
     defaults = Defaults.of(settings)
     assert (defaults.setup, defaults.python[2]) == ("module load cuda\n", "my image.sif")
     with pytest.raises(OSError, match=r"gone\.sh"):
@@ -109,7 +110,7 @@ def test_nothing_of_a_surrounding_job_reaches_a_submission() -> None:
         "OMPI_COMM_WORLD_RANK": "2",
         "DDP_AUDIT_TOKEN": "secret",
     }
-    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "HOME": "/home/x", "PATH": "/bin", "DDP_AUDIT_STALL_SECONDS": "9"}
+    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "HOME": "/somewhere", "PATH": "/bin", "DDP_AUDIT_STALL_SECONDS": "9"}
     environment = client_environment({**inherited, **kept})
     assert not inherited.keys() & environment.keys()
     assert kept.items() <= environment.items()
