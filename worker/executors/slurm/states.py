@@ -49,12 +49,15 @@ PENDING: Final[Mapping[str, str]] = {
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
     "NodeDown": "a node that it needs is down",
+    "PartitionNodeLimit": "its partition has fewer nodes that are up than launch.nodes asks for",
+    "PartitionConfig": (
+        "its partition has no nodes that are up for launch.nodes, launch.cpus_per_rank, launch.gres and "
+        "launch.time_limit as given"
+    ),
 }
 """Reasons to wait that Slurm may lift by itself, in plain words."""
 HOPELESS: Final[Mapping[str, str]] = {
     "PartitionTimeLimit": "launch.time_limit is over the limit of the partition: give less, or another partition",
-    "PartitionNodeLimit": "launch.nodes is outside the limits of the partition, or its nodes are down: give fewer",
-    "PartitionConfig": "the partition has no nodes for launch.nodes, launch.cpus_per_rank and launch.gres: give less",
     "BadConstraints": "no node fits launch.nodes, launch.cpus_per_rank and launch.gres: give less",
     "InvalidAccount": "launch.account is not valid",
     "AccountNotAllowed": "launch.account may not use the partition",
