@@ -125,7 +125,8 @@ class Service:
         """Record a new run with the parameters of an ended one and return its number.
 
         With `resume` it starts from the old run's newest valid checkpoint, which becomes part of the new run's folder.
-        Raises NotFound, Conflict if the old run has not ended or has no valid checkpoint.
+        Raises NotFound, Conflict if the old run has not ended or has no valid checkpoint, Refused if the executor
+        here does not support its launch options.
         """
         with read_session(self.engine) as session:
             old = get_run(session, run_id)
@@ -134,6 +135,8 @@ class Service:
             stage = last_stage(session, run_id)
         if not State(old.state).is_final:
             raise Conflict("not_final", f"run {run_id} is {old.state}; cancel it or wait for its end before a retry")
+        ranks = CommonParams.model_construct(world_size=int(old.params.get("world_size", 2)))
+        check_launch(old.launch, ranks, self.settings)
         source = newest_checkpoint(self.settings.runs_dir / str(run_id), stage) if resume else None
         columns = {name: getattr(old, name) for name in ("name", "kind", "preset", "params", "launch")}
         columns |= {"created_by": actor, "retry_of": run_id}

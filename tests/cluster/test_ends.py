@@ -31,9 +31,12 @@ def under_way(lab: Lab, **given: Any) -> tuple[int, int]:
 
 
 def test_cancel_ends_the_job_and_every_process(lab: Lab, cluster: Cluster) -> None:
-    lab.worker()
+    first = lab.worker()
     run_id, job = under_way(lab)
     assert lab.processes(run_id)
+    first.kill()
+    first.wait()
+    lab.worker()  # finds the job by its number
     lab.cancel(run_id)
     run = lab.finished(run_id)
     assert (run.state, run.reason) == ("cancelled", "cancelled_by_user")

@@ -35,6 +35,7 @@ class SlurmExecutor:
         self._cluster = Cluster(self._programs)
         self.devices: Devices = self._cluster
         self._handles: list[SlurmHandle] = []
+        self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), threading.Event()
         self._asked_at = self._looked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="slurm", daemon=True)
@@ -49,14 +50,15 @@ class SlurmExecutor:
                 "the Slurm executor starts no programs to trace: use `ddp-audit trace --prepare DIR` in your own batch "
                 "script, and `ddp-audit trace --import DIR` afterwards"
             )
-        return self._follow(SlurmHandle(plan, self._programs, defaults=Defaults.of(self._settings), job_id=None))
+        defaults = Defaults.of(self._settings)
+        return self._follow(SlurmHandle(plan, self._programs, hurry=self._hurry, defaults=defaults))
 
     def attach(self, plan: AttemptPlan, reference: Reference | None) -> Handle:
         """Return the handle of a job that an earlier worker may have submitted: by its number, else by its name."""
         if plan.arrived:
             return _arrived(plan)
         job_id = None if reference is None else int(reference["job"])
-        return self._follow(SlurmHandle(plan, self._programs, defaults=None, job_id=job_id))
+        return self._follow(SlurmHandle(plan, self._programs, hurry=self._hurry, job_id=job_id))
 
     def close(self) -> None:
         """End the thread after what is still to be cancelled; jobs continue."""
@@ -65,10 +67,15 @@ class SlurmExecutor:
         self._thread.join(CLOSE_SECONDS)
 
     def _follow(self, handle: SlurmHandle) -> SlurmHandle:
-        self._handles.append(handle)
+        with self._lock:
+            self._handles.append(handle)
+        self._hurry()
+        return handle
+
+    def _hurry(self) -> None:
+        """Ask Slurm soon."""
         self._asked_at = 0.0
         self._wake.set()
-        return handle
 
     def _work(self) -> None:
         while True:
@@ -83,8 +90,10 @@ class SlurmExecutor:
             self._wake.clear()
 
     def _round(self, *, last: bool) -> None:
-        self._handles = [handle for handle in self._handles if not handle.settled]
-        handles, moment = list(self._handles), time.monotonic()
+        with self._lock:
+            self._handles = [handle for handle in self._handles if not handle.settled]
+            handles = list(self._handles)
+        moment = time.monotonic()
         for handle in handles:
             handle.look()
         again = self._settings.slurm_poll_seconds if self._cluster.offer().problem else CLUSTER_SECONDS

@@ -6,14 +6,15 @@ The worker's loop only reads what `follow` has found; `follow` runs in the execu
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from trainer.contract.files import make_folder, write_json_atomically
 from worker.executors.base import Fate, Phase, RankProcess, RankUse, Reference, Status
 from worker.executors.slurm.commands import Programs
-from worker.executors.slurm.listing import SlurmJob, listed, read_submission
+from worker.executors.slurm.endings import End, Job, end_of, end_of_forgotten
+from worker.executors.slurm.listing import SlurmJob, read_submission
 from worker.executors.slurm.orders import Ending, Orders, read_orders, read_quickly, write_ending, write_orders
 from worker.executors.slurm.refusals import explain
 from worker.executors.slurm.reports import Processes, Reports, merge, read_processes, read_reports
@@ -28,24 +29,32 @@ REPORT_SECONDS: Final = 10.0
 KILL_LEAD_SECONDS: Final = 0.6
 """Every node has read the order by then."""
 CANCEL_AGAIN_SECONDS: Final = 15.0
-FORGOTTEN: Final = "Slurm does not know job {job} any more (MinJobAge), and node {nodes} left no report of its end."
-"""Text about an attempt of whose end nothing is known."""
-INVISIBLE: Final = (
-    "it wrote nothing to {folder}: the nodes must see that folder (DDP_AUDIT_RUNS_DIR on a shared file system) and "
-    "this installation; the log of slurmd on the node says more"
-)
+STOPPED_FIRST: Final = "it was stopped before it was submitted"
 
 
 class SlurmHandle:
     """The last known state of one attempt, and what has to be done about it."""
 
-    def __init__(self, plan: AttemptPlan, programs: Programs, *, defaults: Defaults | None, job_id: int | None) -> None:
-        """With `defaults` it is submitted unless a job with its name exists, otherwise it is searched for."""
+    def __init__(
+        self,
+        plan: AttemptPlan,
+        programs: Programs,
+        *,
+        hurry: Callable[[], None],
+        defaults: Defaults | None = None,
+        job_id: int | None = None,
+    ) -> None:
+        """With `defaults` it is submitted unless a job with its name exists, otherwise it is searched for.
+
+        `hurry` lets the executor's thread call `follow` soon.
+        """
         self.plan, self.name, self._programs, self._defaults = plan, job_name(plan), programs, defaults
         self.job_id = job_id
         self.closed = False
         self._lock = threading.Lock()
+        self._hurry = hurry
         self._stop = self._destroy = False
+        self._destroyed = False
         self._cancelled_at: float | None = None
         self._over_since: float | None = None
         self._orders = Orders() if defaults is not None else read_orders(plan.paths.nodes)
@@ -94,10 +103,11 @@ class SlurmHandle:
         with self._lock:
             self._stop = True
             if self._defaults is not None and not self._submitting:
-                self._end(Fate.NOT_STARTED, "it was stopped before it was submitted")
+                self._end(End(fate=Fate.NOT_STARTED, why=STOPPED_FIRST))
                 return
         with contextlib.suppress(OSError):
             self._order(stop=True)  # reaches the nodes even if Slurm does not answer
+        self._hurry()
 
     def kill_ranks(self) -> int:
         """Let the supervisors of all nodes kill their ranks at one moment, and return how many were alive.
@@ -109,7 +119,9 @@ class SlurmHandle:
 
     def destroy(self) -> None:
         """Cancel the job without any grace."""
-        self._stop = self._destroy = True
+        if not self._destroyed:
+            self._stop = self._destroy = self._destroyed = True
+            self._hurry()
 
     def close(self) -> None:
         """Release it; the job continues."""
@@ -128,7 +140,7 @@ class SlurmHandle:
         self._processes = read_processes(self.plan.paths, self.plan.nodes, list(self._processes.ranks))
         reports = read_reports(self.plan.paths, self.plan.nodes)
         if reports.well(self.plan.nodes):
-            self._report(reports, Fate.REPORTED, "")
+            self._report(reports, End(fate=Fate.REPORTED))
 
     def unreachable(self, why: str) -> None:
         """Slurm does not answer: keep what is known, and say so."""
@@ -161,7 +173,7 @@ class SlurmHandle:
         with self._lock:
             self._submitting = not self._stop
         if not self._submitting:
-            self._end(Fate.NOT_STARTED, "it was stopped before it was submitted")
+            self._end(End(fate=Fate.NOT_STARTED, why=STOPPED_FIRST))
             return
         try:
             self._write_files(defaults)
@@ -170,7 +182,7 @@ class SlurmHandle:
             self._submitting = False
         job_id = read_submission(answer.out)
         if answer.code != 0 or job_id is None:
-            self._end(Fate.NOT_STARTED, explain(answer.text))
+            self._end(End(fate=Fate.NOT_STARTED, why=explain(answer.text)))
             return
         with self._lock:
             self._submitted(job_id)
@@ -210,7 +222,8 @@ class SlurmHandle:
         """Cancel, and again if the job does not end."""
         moment = time.monotonic()
         if self._destroy:
-            self._programs.cancel(job_id, "--signal=KILL", "--full")
+            if not read_reports(self.plan.paths, self.plan.nodes).complete(self.plan.nodes):
+                self._programs.cancel(job_id, "--signal=KILL", "--full")
             self._programs.cancel(job_id)
             self._destroy = False
         elif self._cancelled_at is None or moment - self._cancelled_at > CANCEL_AGAIN_SECONDS:
@@ -223,37 +236,23 @@ class SlurmHandle:
     def _over(self, seen: Seen) -> None:
         """Conclude a job that has ended, once its nodes have reported or cannot any more."""
         reports = read_reports(self.plan.paths, self.plan.nodes)
-        nodes = self.plan.nodes
         if self._over_since is None:
             self._over_since = time.monotonic()
         late = time.monotonic() - self._over_since < REPORT_SECONDS
-        if reports.started and not reports.complete(nodes) and late and seen.fate is not Fate.NODE_LOST:
+        if reports.started and not reports.complete(self.plan.nodes) and late and seen.fate is not Fate.NODE_LOST:
             return
-        fate, why, lost = seen.fate, seen.why, ""
-        if fate in {Fate.NODE_LOST, Fate.REQUEUED}:
-            lost = next(iter(self._programs.failed_nodes(reports.hosts)), "")
-        if lost:
-            fate, why = Fate.NODE_LOST, f"Node {lost} of Slurm job {self.job_id} failed."
-        if fate is Fate.TAKEN and self._stop:
-            fate, why = Fate.REPORTED, ""
-        if fate is Fate.REPORTED and not reports.complete(nodes):
-            fate, why = self._without_reports(reports)
-        elif fate is Fate.TAKEN and not reports.started:
-            fate = Fate.NOT_STARTED
-        self._report(reports, fate, why, lost=lost)
+        failed = self._programs.failed_nodes(reports.hosts) if seen.fate in {Fate.NODE_LOST, Fate.REQUEUED} else []
+        self._report(reports, end_of(self._facts(failed), seen, reports))
 
-    def _without_reports(self, reports: Reports) -> tuple[Fate, str]:
-        said = last_line(self.plan.paths.shim_log)
-        if not reports.started:
-            hint = f"its last line: {said}" if said else INVISIBLE.format(folder=self.plan.paths.root)
-            return Fate.NOT_STARTED, f"Slurm job {self.job_id} ended before any of its programs started; {hint}"
-        silent = listed(reports.silent(self.plan.nodes))
-        if not reports.ends:
-            return (
-                Fate.NOT_STARTED,
-                f"srun of Slurm job {self.job_id} started nothing on {silent}: {said}",
-            )
-        return Fate.LOST, f"The supervisor on {silent} ended without a report, so how its ranks ended is unknown."
+    def _facts(self, failed: Sequence[str] = ()) -> Job:
+        return Job(
+            id=self.job_id or 0,
+            nodes=self.plan.nodes,
+            folder=str(self.plan.paths.root),
+            said=last_line(self.plan.paths.shim_log),
+            stopped=self._stop,
+            failed_nodes=failed,
+        )
 
     def _not_found(self) -> None:
         """Decide about an attempt of an earlier worker without a job in Slurm."""
@@ -266,30 +265,25 @@ class SlurmHandle:
     def _forgotten(self, job_id: int) -> None:
         state = self._programs.accounting(job_id)
         seen = meaning_of(SlurmJob(id=job_id, state=state)) if state else None
-        reports = read_reports(self.plan.paths, self.plan.nodes)
         if seen is not None and seen.phase is Phase.ENDED:
             self._over(seen)
-        elif reports.requeued:
-            self._report(reports, Fate.REQUEUED, f"Slurm job {job_id} was put back into the queue.")
-        elif reports.complete(self.plan.nodes):
-            self._report(reports, Fate.REPORTED, "")
         else:
-            silent = listed(reports.silent(self.plan.nodes))
-            self._report(reports, Fate.LOST, FORGOTTEN.format(job=job_id, nodes=silent))
+            reports = read_reports(self.plan.paths, self.plan.nodes)
+            self._report(reports, end_of_forgotten(self._facts(), reports))
 
-    def _report(self, reports: Reports, fate: Fate, why: str, *, lost: str = "") -> None:
+    def _report(self, reports: Reports, end: End) -> None:
         try:
             if reports.ends and not self.plan.paths.exit.exists():
-                end = merge(reports, self.plan.marker)
-                write_json_atomically(self.plan.paths.exit, end, within=self.plan.paths.run)
+                merged = merge(reports, self.plan.marker)
+                write_json_atomically(self.plan.paths.exit, merged, within=self.plan.paths.run)
         except FileNotFoundError:
-            fate = Fate.GONE
-        self._end(fate, why, lost=lost)
+            end = End(fate=Fate.GONE)
+        self._end(end)
 
-    def _end(self, fate: Fate, why: str, *, lost: str = "") -> None:
+    def _end(self, end: End) -> None:
         self._defaults = None
-        self._status = Status(phase=Phase.ENDED, fate=fate, why=why, node=lost, since=self._status.since)
-        self._log("a job ended", action="job-ended", job=self.job_id, fate=str(fate), why=why)
+        self._status = Status(phase=Phase.ENDED, fate=end.fate, why=end.why, node=end.node, since=self._status.since)
+        self._log("a job ended", action="job-ended", job=self.job_id, fate=str(end.fate), why=end.why)
 
     def _log(self, text: str, **fields: Any) -> None:
         log.info(text, run_id=self.plan.run_id, stage=self.plan.stage, attempt=self.plan.attempt, **fields)

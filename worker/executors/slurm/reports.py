@@ -20,6 +20,9 @@ class Reports:
     started: bool
     """Whether a program of the job has left a trace in the folder."""
     requeued: bool
+    """Whether Slurm started the job a second time."""
+    supervised: bool
+    """Whether a supervisor has begun on any node."""
 
     def complete(self, nodes: int) -> bool:
         """Whether all nodes have ended."""
@@ -47,6 +50,7 @@ def read_reports(paths: AttemptPaths, nodes: int) -> Reports:
         hosts=[str(host) for host in head.get("hosts", [])],
         ends={number: report for number, report in ends.items() if "ranks" in report},
         started=bool(head),
+        supervised=any(paths.node(number).shim.exists() for number in range(nodes)),
         requeued=bool(read_quickly(paths.nodes / "requeued.json")),
     )
 
