@@ -90,6 +90,14 @@ def test_refused_everywhere_by_the_same_field(service: Service, launch: dict[str
     assert service.get("/runs").json()["items"] == []
 
 
+def test_status_shows_the_cluster(service: Service) -> None:
+    worker(service)
+    page = service.http.get("/status").text
+    assert "Slurm: main (2 nodes)" in page
+    assert "64 runs on Slurm at a time" in page
+    assert "no GPU" not in page
+
+
 def test_reason_to_wait_and_nodes_are_shown(service: Service) -> None:
     run_id = service.post("/runs", {"kind": "token-parity", "launch": {"nodes": 2}}).json()["id"]
     with write_session(service.engine) as session:

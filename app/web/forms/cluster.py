@@ -14,7 +14,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "nodes": ("Nodes", "Each gets the same number of ranks."),
     "ranks_per_node": ("Ranks per node", "Nodes times this are the ranks of the run (world_size)."),
     "cpus_per_rank": ("CPUs per rank", "A node's step gets those of all its ranks."),
-    "partition": ("Partition", "`sinfo` lists them."),
+    "partition": ("Partition", "The command sinfo lists them."),
     "account": ("Account", "For clusters with accounting."),
     "time_limit": ("Time limit", "Minutes, or a time such as 1:30:00, for each stage."),
     "gres": ("Resources per node", "For GPUs, such as gpu:2."),
