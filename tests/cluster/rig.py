@@ -213,7 +213,11 @@ def rig(folder: Path, hidden: Path) -> Iterator[Cluster]:
 
 
 if __name__ == "__main__":
-    with rig(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()) as running:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with (
+        rig(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()) as running,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         sys.stdout.write(f"export SLURM_CONF={running.conf}\n")
         sys.stdout.flush()
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()

@@ -16,6 +16,7 @@ NEEDED: Final = ("sbatch", "squeue", "scancel", "scontrol", "srun")
 CALL_SECONDS: Final = 30.0
 KEPT: Final = ("SLURM_CONF",)
 """Where the clients find their cluster; no other SLURM_ variable may reach a submission."""
+PREFIX: Final = re.compile(r"^(?:squeue|scontrol|scancel|sacct): (?:error|fatal): ", re.MULTILINE)
 UNAVAILABLE: Final = re.compile(
     r"unable to contact slurm|socket timed out|connect failure|connection refused|zero bytes|in standby|"
     r"configuration source|temporarily unable|munge|protocol authentication|unexpected message|"
@@ -40,7 +41,7 @@ class Answer:
     @property
     def text(self) -> str:
         """What the program said, on one line."""
-        return " ".join((self.err or self.out).split())
+        return " ".join(PREFIX.sub("", self.err or self.out).split())
 
 
 def client_environment(environment: Mapping[str, str]) -> dict[str, str]:

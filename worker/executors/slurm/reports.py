@@ -56,7 +56,11 @@ def read_reports(paths: AttemptPaths, nodes: int) -> Reports:
 
 
 def merge(reports: Reports, marker: str) -> dict[str, Any]:
-    """Return the exit report of the attempt; ranks of nodes without a report are left out."""
+    """Return the exit report of the attempt; ranks of nodes without a report are left out.
+
+    A launcher that fails after its ranks have started has lost the node with the rendezvous: a consequence of what
+    ended that node, and no launch error.
+    """
     ends = [reports.ends[number] for number in sorted(reports.ends)]
     ranks = sorted((rank for report in ends for rank in report["ranks"]), key=lambda rank: int(rank["rank"]))
     firsts = [report["first"] for report in ends if report.get("first")]
@@ -65,7 +69,7 @@ def merge(reports: Reports, marker: str) -> dict[str, Any]:
     errors = [
         f"{reports.name(number)}: {report['launch_error']}" if len(reports.ends) > 1 else report["launch_error"]
         for number, report in sorted(reports.ends.items())
-        if report["launch_error"]
+        if report["launch_error"] and not report["ranks"]
     ]
     return {
         "schema_version": 1,

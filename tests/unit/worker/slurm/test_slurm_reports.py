@@ -54,8 +54,15 @@ def test_first_failure_of_all_nodes_is_named(tmp_path: Path) -> None:
 
 
 def test_launch_error_names_its_node(tmp_path: Path) -> None:
-    reports = read_reports(attempt(tmp_path, end(0), end(1, launch_error="no torch")), 2)
+    reports = read_reports(attempt(tmp_path, end(0), {**end(1, launch_error="no torch"), "ranks": []}), 2)
     assert merge(reports, "m")["launch_error"] == "b: no torch"
+
+
+def test_launcher_that_lost_its_rendezvous_is_no_launch_error(tmp_path: Path) -> None:
+    lost = end(1, code=None, launch_error="RendezvousConnectionError: the store is gone", at=10.5)
+    document = merge(read_reports(attempt(tmp_path, end(0, code=3), lost), 2), "m")
+    assert document["launch_error"] is None
+    assert document["first"]["rank"] == 0
 
 
 def test_missing_report_is_no_success(tmp_path: Path) -> None:
