@@ -21,9 +21,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Iterator[Cluster]:
-    """A running Slurm; skipped unless asked for, and then a failure where it cannot start."""
+    """A running Slurm; skipped unless requested; if requested, a failure to start is an error."""
     if not os.environ.get(WANTED):
-        pytest.skip("needs a Slurm of its own: make test-cluster")
+        pytest.skip("needs a separate Slurm: make test-cluster")
     with rig(tmp_path_factory.mktemp("slurm"), shared) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""A training script traced in a batch script of its own on two nodes, and imported afterwards."""
+"""A training script traced by its own batch script on two nodes, and imported afterwards."""
 
 import json
 import shlex

@@ -112,7 +112,7 @@ class Programs:
         return self.call("sbatch", *arguments)
 
     def cancel(self, job_id: int, *options: str) -> None:
-        """Call scancel; a job that has ended already is no error. Raises Unavailable."""
+        """Call scancel; a job that has already ended is left alone. Raises Unavailable."""
         self.call("scancel", *options, str(job_id))
 
     def failed_nodes(self, hosts: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ class Job:
     said: str = ""
     """Last line of what its batch script wrote."""
     stopped: bool = False
-    """Whether this service asked for its end."""
+    """Whether this service requested its end."""
     failed_nodes: Sequence[str] = ()
 
 

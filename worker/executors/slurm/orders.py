@@ -23,7 +23,7 @@ class Orders:
     stop: bool = False
     """End everything, with the grace period."""
     stacks: int = 0
-    """How often the ranks were asked for their stacks."""
+    """How often the stacks of the ranks were requested."""
     kill_at: float = 0.0
     """Unix seconds at which all nodes kill their ranks; 0: never."""
 

@@ -41,7 +41,7 @@ PENDING: Final[Mapping[str, str]] = {
     "Resources": "it waits for free nodes",
     "Priority": "jobs with a higher priority are ahead of it",
     "BeginTime": "its earliest start has not come yet",
-    "JobHeldUser": "it is held by a user; `scontrol release` lets it go on",
+    "JobHeldUser": "it is held by a user; `scontrol release` ends that",
     "JobHeldAdmin": "it is held by an administrator",
     "Licenses": "it waits for a licence",
     "Reservation": "it waits for a reservation",
@@ -49,7 +49,7 @@ PENDING: Final[Mapping[str, str]] = {
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
     "NodeDown": "a node that it needs is down",
-    "PartitionNodeLimit": "its partition has fewer nodes that are up than launch.nodes asks for",
+    "PartitionNodeLimit": "its partition has fewer nodes that are up than launch.nodes",
     "PartitionConfig": (
         "its partition has no nodes that are up for launch.nodes, launch.cpus_per_rank, launch.gres and "
         "launch.time_limit as given"
