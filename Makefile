@@ -47,7 +47,7 @@ test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 test-cluster: $(VENV)/.dev ## run tests/cluster on a real Slurm that is started here (root; Debian: slurm-wlm, munge)
-	DDP_AUDIT_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
+	DDP_AUDIT_TEST_CLUSTER=1 $(BIN)/python -m pytest --numprocesses=2 tests/cluster
 
 check: $(VENV)/.dev ## lint, types, import and house rules; no tests
 	$(BIN)/ruff format --check .

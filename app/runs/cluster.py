@@ -64,7 +64,7 @@ def check_options(launch: Mapping[str, Any], params: CommonParams) -> None:
 
 def _shape_problems(launch: Mapping[str, Any], ranks: int) -> list[Problem]:
     nodes, per_node = shape(launch, ranks)
-    if nodes * per_node == ranks:
+    if nodes * per_node == ranks or not {"nodes", "ranks_per_node"} & launch.keys():
         return []
     field = "ranks_per_node" if "ranks_per_node" in launch else "nodes"
     fitting = [str(number) for number in range(1, ranks + 1) if ranks % number == 0]

@@ -18,6 +18,7 @@ from trainer.contract.params import CommonParams, ParamsRefused, PreflightContex
 KEY_LENGTH: Final = 255
 LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
 """Launch options that the local executor supports."""
+ON_A_CLUSTER: Final = "use `ddp-audit trace --prepare DIR` in your own batch script, then `--import DIR`"
 MAX_PORT: Final = 65_535
 MAX_HOST_LENGTH: Final = 253
 
@@ -95,8 +96,10 @@ def may_start(program: Program, settings: Settings) -> bool:
 def check_program(request: RunRequest, params: CommonParams, settings: Settings) -> None:
     """Refuse to record a program of the user's that nobody here may start. Raises Refused."""
     program = program_of(find_kind(request.kind), params)
-    if program is None or may_start(program, settings):
+    if program is None or (may_start(program, settings) and settings.executor != SLURM):
         return
+    if may_start(program, settings):
+        raise refused("script", f"is not started on a cluster: {ON_A_CLUSTER}", "invalid_params")
     known = ", ".join(settings.scripts) or "none is (DDP_AUDIT_SCRIPTS names them)"
     if program.script:
         raise refused("script", f"{program.script!r} is not registered; registered: {known}", "invalid_params")

@@ -50,7 +50,7 @@ ReturnToService=2
 JobRequeue=1
 KillWait=8
 MinJobAge=300
-SlurmdTimeout=10
+SlurmdTimeout=6
 SlurmctldTimeout=10
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1
 PreemptType=preempt/partition_prio

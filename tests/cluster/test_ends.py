@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.rig import NODES, Cluster
 from tests.support.worker_lab import Lab
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(400)]
 LONG: dict[str, Any] = {"steps": 600, "step_seconds": 0.05, "launch": {"nodes": 2}}
 
 
@@ -107,7 +107,7 @@ def test_resume_stays_bit_exact_across_a_requeue(lab: Lab, cluster: Cluster) -> 
     cluster.until(lambda: _step(lab, run_id, "continuous") >= 4, "a step of the uninterrupted training", 100)
     first = job_of(lab, run_id)
     cluster.call("scontrol", "requeue", str(first))
-    run = lab.finished(run_id, 270)
+    run = lab.finished(run_id, 360)
     assert (run.state, run.verdict) == ("succeeded", "pass"), run.diagnosis
     found = [(row.attempt, row.state) for row in lab.attempts(run_id) if row.stage == "continuous"]
     assert found == [(1, "requeued"), (2, "succeeded")]

@@ -11,7 +11,7 @@ from tests.cluster.rig import PROGRAMS, Cluster
 from tests.support.worker_lab import Lab
 from worker.executors.slurm.commands import NEEDED
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(400)]
 SHORT: dict[str, Any] = {"steps": 10, "step_seconds": 0.02}
 LONG: dict[str, Any] = {"steps": 100, "step_seconds": 0.1}
 

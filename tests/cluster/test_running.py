@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.rig import Cluster
 from tests.support.worker_lab import Lab
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(400)]
 FOREIGN = {
     "SLURM_JOB_ID": "77",
     "SLURM_CPUS_PER_TASK": "1",
@@ -24,7 +24,7 @@ FOREIGN = {
 """What a worker inherits that is started inside an allocation and under another launcher."""
 
 
-@pytest.mark.parametrize(("kind", "ranks", "nodes"), [("token-parity", 2, 2), ("cifar", 2, 2), ("token-parity", 8, 2)])
+@pytest.mark.parametrize(("kind", "ranks", "nodes"), [("cifar", 2, 2), ("token-parity", 8, 2)])
 def test_kinds_pass_on_two_nodes(lab: Lab, kind: str, ranks: int, nodes: int) -> None:
     lab.worker()
     run_id = lab.submit(kind, "quick", world_size=ranks, launch={"nodes": nodes})

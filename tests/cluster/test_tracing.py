@@ -15,7 +15,7 @@ from tests.cluster.rig import Cluster
 from tests.support.cli import call
 from tests.support.traced import SCRIPTS
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(400)]
 
 
 def test_script_is_traced_on_two_nodes(cluster: Cluster, shared: Path, tmp_path: Path) -> None:

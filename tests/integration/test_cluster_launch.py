@@ -90,6 +90,18 @@ def test_refused_everywhere_by_the_same_field(service: Service, launch: dict[str
     assert service.get("/runs").json()["items"] == []
 
 
+def test_registered_script_is_not_started_on_a_cluster(tmp_path: Path) -> None:
+    scripts = {"nightly": ("python", "train.py")}
+    request = {"kind": "trace", "params": {"script": "nightly"}}
+    for executor, status in (("slurm", 422), ("local", 201)):
+        with running_service(Settings(data_dir=tmp_path / executor, executor=executor, scripts=scripts)) as running:
+            answer = running.post("/runs", request)
+            assert answer.status_code == status, answer.text
+            if status == 422:
+                assert [item["field"] for item in answer.json()["errors"]] == ["script"]
+                assert "trace --prepare DIR" in answer.json()["detail"]
+
+
 def test_status_shows_the_cluster(service: Service) -> None:
     worker(service)
     page = service.http.get("/status").text

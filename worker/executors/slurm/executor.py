@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Final
 
+from app.runs.requests import ON_A_CLUSTER
 from app.settings import Settings
 from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Handle, Reference
@@ -46,10 +47,7 @@ class SlurmExecutor:
         if plan.arrived:
             return _arrived(plan)
         if plan.launcher == "command":
-            raise OSError(
-                "the Slurm executor starts no programs to trace: use `ddp-audit trace --prepare DIR` in your own batch "
-                "script, and `ddp-audit trace --import DIR` afterwards"
-            )
+            raise OSError(f"the Slurm executor starts no programs to trace: {ON_A_CLUSTER}")
         defaults = Defaults.of(self._settings)
         return self._follow(SlurmHandle(plan, self._programs, hurry=self._hurry, defaults=defaults))
 

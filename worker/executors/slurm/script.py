@@ -23,7 +23,10 @@ class Defaults:
     cpus_per_rank: int = 1
     setup: str = ""
     """Lines of shell that come first in the script."""
+    interpreter: str = sys.executable
+    """Runs the batch script's own program, which calls srun: never in a container."""
     python: tuple[str, ...] = (sys.executable,)
+    """Runs the supervisors and ranks."""
     arguments: tuple[str, ...] = ()
 
     @classmethod
@@ -92,7 +95,7 @@ def _pattern(path: str) -> str:
 def job_script(plan: AttemptPlan, defaults: Defaults) -> str:
     """Return the batch script, which runs on the first node."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(plan.environment.items())]
-    program = shlex.join([*defaults.python, "-m", HEAD, str(plan.paths.root)])
+    program = shlex.join([defaults.interpreter, "-m", HEAD, str(plan.paths.root)])
     return "\n".join(
         [
             "#!/bin/bash",

@@ -80,10 +80,12 @@ def test_script_survives_any_path_and_runs_the_set_up_first(tmp_path: Path) -> N
     python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$PREPARED" "$DDP_AUDIT_MARKER" "$@" > {shlex.quote(str(seen))}\n')
     python.chmod(0o755)
     made = plan(folder)
-    script = job_script(made, Defaults(setup="export PREPARED='by the operator'\n", python=(str(python), "-x")))
+    script = job_script(
+        made, Defaults(setup="export PREPARED='by the operator'\n", interpreter=str(python), python=("elsewhere",))
+    )
     subprocess.run(["bash"], input=script, text=True, check=True, cwd=tmp_path)
     assert seen.read_text().splitlines() == [
-        *("by the operator", made.marker, "-x", "-m", "worker.executors.slurm.head", str(made.paths.root))
+        *("by the operator", made.marker, "-m", "worker.executors.slurm.head", str(made.paths.root))
     ]
     output = next(word for word in sbatch_arguments(made, Defaults()) if word.startswith("--output="))
     assert "%%j" in output
