@@ -7,7 +7,7 @@ DIST   := dist
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help env setup run test check format test-floor wheel bench
+.PHONY: help env setup run test test-cluster check format test-floor wheel bench
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ run: setup ## set up, then start web and worker on 127.0.0.1:8000
 # Many tests wait for real jobs in data directories of their own, so two files run at a time.
 test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+
+test-cluster: $(VENV)/.dev ## run tests/cluster on a real Slurm that is started here (root; Debian: slurm-wlm, munge)
+	DDP_AUDIT_TEST_CLUSTER=1 $(BIN)/python -m pytest --numprocesses=2 tests/cluster
 
 check: $(VENV)/.dev ## lint, types, import and house rules; no tests
 	$(BIN)/ruff format --check .

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 LOCAL: Final = "local"
+SLURM: Final = "slurm"
 SCRIPT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -69,7 +70,23 @@ class Settings(BaseSettings):
     """`name=command`, separated by semicolons or line breaks: training scripts that may be traced from the page and by
     REST. Commands run in the worker's folder, without a shell."""
     executor: str = LOCAL
-    """Where attempts are started; only `local` is supported."""
+    """Where attempts are started: `local` or `slurm`."""
+    slurm_partition: str = ""
+    """Default of `launch.partition`; empty: Slurm's own default. The same applies to the next two."""
+    slurm_account: str = ""
+    slurm_time_limit: str = ""
+    slurm_cpus_per_rank: int = Field(1, ge=1, le=1024)
+    """Default of `launch.cpus_per_rank`."""
+    slurm_setup: Path | None = None
+    """Shell file whose lines come first in every job: modules, environments."""
+    slurm_python: Annotated[tuple[str, ...], NoDecode] = ()
+    """Command that runs Python on the nodes, such as `apptainer exec image.sif python3`; empty: this interpreter."""
+    slurm_arguments: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further arguments of every sbatch."""
+    slurm_max_jobs: int = Field(64, ge=1)
+    """Active runs on Slurm, per database."""
+    slurm_poll_seconds: float = Field(3, ge=0.2, le=60)
+    """Between two calls of squeue."""
     warm_start: bool = True
     """Keep a process with torch imported and fork the attempts from it; otherwise each attempt imports torch itself."""
     start_seconds: float = Field(120, gt=0)
@@ -111,11 +128,24 @@ class Settings(BaseSettings):
     @field_validator("executor")
     @classmethod
     def _known_executor(cls, value: str) -> str:
-        if value != LOCAL:
+        if value not in {LOCAL, SLURM}:
             raise ValueError(
-                f"only {LOCAL} is supported: attempts are started on the worker's own machine; "
-                f"unset it or set it to {LOCAL}"
+                f"must be {LOCAL} (attempts are started on the worker's own machine) or {SLURM} (as jobs of a cluster)"
             )
+        return value
+
+    @field_validator("slurm_python", "slurm_arguments", mode="before")
+    @classmethod
+    def _split_words(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("slurm_time_limit")
+    @classmethod
+    def _is_a_time(cls, value: str) -> str:
+        from trainer.contract.timelimit import seconds_of
+
+        if value and seconds_of(value) is None:
+            raise ValueError("must be a time as in sbatch --time, such as 90 (minutes), 1:30:00 or 2-00:00:00")
         return value
 
     @field_validator("targets")

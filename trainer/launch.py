@@ -30,7 +30,8 @@ def main() -> int:
     """Run the launcher and return its exit code."""
     options = _options()
     die_with_parent()
-    RankProcess.paths = AttemptPaths(Path(options.attempt_dir))
+    attempt = AttemptPaths(Path(options.attempt_dir))
+    RankProcess.paths = attempt if options.node is None else attempt.node(options.node)
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     install()
@@ -77,6 +78,8 @@ def _options() -> Any:
     parser.add_argument("--nnodes", type=int, default=1, help="nodes; more than one needs --endpoint and --rdzv-id")
     parser.add_argument("--endpoint", default=LOOPBACK, help="rendezvous endpoint, host:port")
     parser.add_argument("--rdzv-id", default=uuid4().hex, help="rendezvous id, the same on every node")
+    parser.add_argument("--node", type=int, help="number of this node; 0 hosts the rendezvous")
+    parser.add_argument("--local-addr", default="", help="address by which the other nodes reach this one")
     parser.add_argument("--module", default="trainer.entry", help=argparse.SUPPRESS)
     parser.add_argument("entry", nargs="+", help="arguments of trainer.entry, after --")
     return parser.parse_args()
@@ -109,7 +112,10 @@ def _fork_ranks(count: int) -> None:
 
 
 def _torchrun_arguments(options: Any) -> list[str]:
-    one_node = ["--local-addr", "127.0.0.1"] if options.nnodes == 1 else []
+    address = "127.0.0.1" if options.nnodes == 1 else options.local_addr
+    place = ["--local-addr", address] if address else []
+    if options.nnodes > 1 and options.node is not None:
+        place += ["--rdzv-conf", f"is_host={'true' if options.node == 0 else 'false'}"]
     return [
         f"--nnodes={options.nnodes}",
         f"--nproc-per-node={options.nproc}",
@@ -117,7 +123,7 @@ def _torchrun_arguments(options: Any) -> list[str]:
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={options.endpoint}",
         f"--rdzv-id={options.rdzv_id}",
-        *one_node,
+        *place,
         f"--log-dir={RankProcess.paths.root / 'logs' / 'torchrun'}",
         "-m",
         options.module,

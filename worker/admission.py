@@ -15,9 +15,9 @@ class Demand:
     ask: Ask
 
     @classmethod
-    def of(cls, run_id: int, params: Mapping[str, Any]) -> "Demand":
-        """Read the demand from a run's parameters."""
-        return cls(run_id=run_id, ask=Ask.of(params))
+    def of(cls, run_id: int, params: Mapping[str, Any], launch: Mapping[str, Any] | None = None) -> "Demand":
+        """Read the demand from a run's parameters and launch options."""
+        return cls(run_id=run_id, ask=Ask.of(params, launch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,9 @@ class Supply:
     max_cpu_runs: int = 1
     others: Sequence[Offer] = ()
     """Devices of the other live workers."""
+    jobs: int = 0
+    """Active runs of all workers that use a scheduler."""
+    max_jobs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ Decision = Start | Wait | Refuse
 
 def admit(demand: Demand, supply: Supply) -> Decision:
     """Return whether a run may start now, given that no earlier run waits for the same devices."""
+    if supply.offer.problem:
+        return Wait(supply.offer.problem)
     placed = place(demand.ask, supply.offer)
     if placed is None:
         return Wait("the worker is still detecting GPUs")
@@ -72,6 +77,8 @@ def admit(demand: Demand, supply: Supply) -> Decision:
         if any(isinstance(place(demand.ask, other), Place) for other in supply.others):
             return Wait(f"another worker has the GPUs for it; on this one: {placed.why}")
         return Refuse(_sentence(placed.why))
+    if supply.offer.scheduler:
+        return _on_nodes(placed, demand.ask, supply)
     return _on_cpu(supply) if placed.device == "cpu" else _on_gpus(placed, supply)
 
 
@@ -88,6 +95,13 @@ def _on_cpu(supply: Supply) -> Decision:
         f"the CPU is in use by run{'s' if active > 1 else ''} {runs}: {active} of {supply.max_cpu_runs} CPU runs "
         "(DDP_AUDIT_MAX_CPU_RUNS) are active"
     )
+
+
+def _on_nodes(placed: Place, ask: Ask, supply: Supply) -> Decision:
+    if supply.jobs >= supply.max_jobs:
+        return Wait(f"{supply.jobs} of {supply.max_jobs} jobs (DDP_AUDIT_SLURM_MAX_JOBS) are active")
+    gpus = () if placed.device == "cpu" else tuple(range(min(ask.gpus_per_node, placed.gpus_most)))
+    return Start(device=placed.device, backend=placed.backend, gpus=gpus)
 
 
 def _on_gpus(placed: Place, supply: Supply) -> Decision:

@@ -24,6 +24,8 @@ from worker.usage import UsageLog
 
 OVERDUE_SECONDS: Final = 5.0
 """Seconds after the grace period; an attempt that has not ended by then is killed."""
+LATE_SECONDS: Final = 2.0
+"""An attempt that began this much later than it was started had to wait."""
 PULL_SECONDS: Final = 1.0
 """Maximum reading time before other runs and the heartbeat get their turn."""
 
@@ -61,6 +63,8 @@ class Attempt:
         self.ended: Status | None = None
         """Set when none of its processes runs any more; its output may not be completely read yet."""
         self._reference, self._waiting = reference, run.waiting_for
+        self.waiting = False
+        """Whether it has been accepted and does not run yet."""
         self._stop_asked_at: float | None = None
         self._told: str | None = None
         self._flags: set[int] = set()
@@ -99,6 +103,7 @@ class Attempt:
             return None
         self._note_reference(self.handle)
         self._note_waiting(status)
+        self._note_start(status)
         up_to_date = self._pull(final=False)
         stop = None
         if run.state == State.STOPPING:
@@ -124,6 +129,7 @@ class Attempt:
             known["fate"] = ended.fate
         if ended.fate is Fate.NOT_STARTED:
             known["launch_error"] = ended.why
+        known |= {"why": ended.why, "lost_node": ended.node}
         return gather(
             run_paths(self.office.settings, self.run_id),
             self.stage.name,
@@ -131,7 +137,7 @@ class Attempt:
             launcher=self.stage.launcher,
             expected=self.plan.ranks,
             orphans_ended=ended.processes_ended,
-            nodes={rank: heard.host for rank, heard in self._intake.ranks.items() if heard.host},
+            nodes={rank: heard.node for rank, heard in self._intake.ranks.items() if heard.node},
             **known,
         )
 
@@ -193,6 +199,13 @@ class Attempt:
         if reference is not None and reference != self._reference:
             self._record(records.note_reference, reference)
             self._reference = reference
+
+    def _note_start(self, status: Status) -> None:
+        """Move the start of an attempt that had to wait: waiting does not count as running."""
+        self.waiting = status.phase is Phase.WAITING
+        if status.phase is Phase.RUNNING and (status.since or 0.0) > self.began_at + LATE_SECONDS:
+            self.began_at = status.since or self.began_at
+            self._record(records.note_start, self.began_at)
 
     def _note_waiting(self, status: Status) -> None:
         why = status.why if status.phase in {Phase.WAITING, Phase.UNREACHABLE} else ""

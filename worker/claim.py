@@ -44,6 +44,8 @@ class Machine:
     offer: Offer
     busy: dict[int, str]
     max_cpu_runs: int
+    max_jobs: int = 1
+    """Active runs of workers that use a scheduler."""
 
 
 def lease() -> Any:
@@ -80,7 +82,7 @@ def _decide(session: Session, me: Me, machine: Machine, only: int | None) -> lis
     ahead: dict[str, int] = {}
     decisions: list[tuple[Run, admission.Decision]] = []
     for run in queued:
-        demand = Demand.of(queue.number_of(run), run.params)
+        demand = Demand.of(queue.number_of(run), run.params, run.launch)
         decision = admission.admit(demand, supply)
         if not isinstance(decision, Refuse):
             first = ahead.setdefault(admission.resource_of(decision, demand, supply), demand.run_id)
@@ -128,13 +130,17 @@ def _apply(session: Session, me: Me, run: Run, decision: admission.Decision) -> 
 
 def _supply(session: Session, me: Me, machine: Machine) -> Supply:
     active = session.exec(select(Run).where(col(Run.state).in_(ACTIVE)).order_by(col(Run.id))).all()
-    elsewhere = {row.id for row in session.exec(select(WorkerRow).where(WorkerRow.host != me.host))}
+    workers = session.exec(select(WorkerRow)).all()
+    scheduled = {row.id for row in workers if Offer.of(row.devices).scheduler}
+    elsewhere = scheduled | {row.id for row in workers if row.host != me.host}
     return Supply(
         offer=machine.offer,
         busy=machine.busy,
         held={gpu: queue.number_of(run) for run in active if run.worker_id not in elsewhere for gpu in run.gpus},
-        cpu_runs=[queue.number_of(run) for run in active if run.device == "cpu"],
+        cpu_runs=[queue.number_of(run) for run in active if run.device == "cpu" and run.worker_id not in scheduled],
         max_cpu_runs=machine.max_cpu_runs,
+        jobs=sum(run.worker_id in scheduled for run in active),
+        max_jobs=machine.max_jobs,
         others=[Offer.of(row.devices) for row in live_workers(session) if row.id != me.id],
     )
 

@@ -77,7 +77,19 @@ def rank_failed(culprit: RankEnd, reason: Reason, facts: Facts) -> str:
 def _first_sentence(culprit: RankEnd, facts: Facts) -> str:
     if facts.launcher == "python":
         return f"The process of stage {facts.stage} failed {place_of(culprit)}: {end_of(culprit)}"
-    return f"Rank {culprit.rank} failed first, {place_of(culprit)} of stage {facts.stage}: {end_of(culprit)}"
+    who = f"Rank {culprit.rank}{on_node(culprit.rank, facts)}"
+    return f"{who} failed first, {place_of(culprit)} of stage {facts.stage}: {end_of(culprit)}"
+
+
+def on_node(rank: int, facts: Facts) -> str:
+    """Name the node of a rank if the ranks are on several."""
+    several = len(set(facts.nodes.values())) > 1
+    return f" on {facts.nodes[rank]}" if several and rank in facts.nodes else ""
+
+
+def ended_by_scheduler(facts: Facts) -> str:
+    """Return the text for an attempt that a scheduler ended."""
+    return f"{facts.why} {processes_ended(facts)} {checkpoint_of(facts)}"
 
 
 def _early_exit(culprit: RankEnd, facts: Facts) -> str:
@@ -161,6 +173,8 @@ def supervisor_without_space(facts: Facts) -> str:
 
 def supervisor_lost(facts: Facts) -> str:
     """Return the text for a shim that vanished without a report."""
+    if facts.why:
+        return f"{facts.why} {checkpoint_of(facts)}"
     return (
         f"The supervisor of stage {facts.stage} was killed before it could report how the ranks ended, so their exit "
         f"codes are unknown. Its processes were found by their marker: {processes_ended(facts)} {checkpoint_of(facts)}"

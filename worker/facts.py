@@ -25,6 +25,7 @@ class RankEnd:
 
     rank: int
     pid: int | None = None
+    local_rank: int | None = None
     exit_code: int | None = None
     signal: int | None = None
     died_at: float | None = None
@@ -58,6 +59,9 @@ class Facts:
     main_ended_at: float | None = None
     main_last_line: str = ""
     launch_error: str | None = None
+    why: str = ""
+    """Why a scheduler ended it, as a sentence."""
+    lost_node: str = ""
     first: int | None = None
     """Rank that ended first according to the supervisor."""
     killed_at: float | None = None
@@ -169,6 +173,7 @@ def _rank_end(paths: AttemptPaths, rank: int, seen: Mapping[str, Any]) -> RankEn
     return RankEnd(
         rank=rank,
         pid=seen.get("pid") or (crumb.pid if crumb else None),
+        local_rank=seen.get("local_rank"),
         exit_code=seen.get("exit_code"),
         signal=seen.get("signal"),
         died_at=seen.get("died_at"),

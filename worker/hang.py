@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.runs.states import Reason
@@ -34,6 +34,8 @@ class Position:
     phase: str
     step: int | None
     has_stack: bool = False
+    node: str = ""
+    """Its machine, if the ranks are on several."""
 
     def text(self) -> str:
         """Describe the position."""
@@ -44,7 +46,8 @@ class Position:
         stopped = ", stopped by a signal" if self.stopped else ""
         stack = "" if self.has_stack else ", no stack (it cannot respond)"
         place = f"phase {self.phase or 'start'}{step}, {where}"
-        return f"rank {self.rank}: {place}, silent for {self.silent:.0f} s{stopped}{stack}"
+        node = f" on {self.node}" if self.node else ""
+        return f"rank {self.rank}{node}: {place}, silent for {self.silent:.0f} s{stopped}{stack}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +163,12 @@ class Watch:
     def _conclude(
         self, ranks: Mapping[int, Heard], silent: Mapping[int, float], processes: Mapping[int, RankProcess]
     ) -> Stop:
+        several = len({heard.node for heard in ranks.values() if heard.started}) > 1
         positions = [
-            self._position(rank, ranks[rank], seconds, stopped=_is_stopped(processes, rank))
+            replace(
+                self._position(rank, ranks[rank], seconds, stopped=_is_stopped(processes, rank)),
+                node=ranks[rank].node if several else "",
+            )
             for rank, seconds in sorted(silent.items())
         ]
         odd, why = odd_ranks(positions)
@@ -202,7 +209,12 @@ def _is_stopped(processes: Mapping[int, RankProcess], rank: int) -> bool:
 
 def hang_text(positions: Sequence[Position], odd: Sequence[int], why: str, limit: float) -> str:
     """Return the text about a hang: the blocking rank first, then every position."""
-    head = f"No single rank is the cause: {why}." if not odd else f"Rank {odd[0]} holds up the run: {why}."
+    where_is = {position.rank: f" on {position.node}" for position in positions if position.node}
+    head = (
+        f"No single rank is the cause: {why}."
+        if not odd
+        else f"Rank {odd[0]}{where_is.get(odd[0], '')} holds up the run: {why}."
+    )
     also = f" The same applies to rank {', '.join(map(str, odd[1:]))}." if odd[1:] else ""
     where = "; ".join(position.text() for position in positions)
     return (

@@ -146,7 +146,7 @@ class Intake:
         place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
         values = _row_values(cursor)
         if not cursor.stored:
-            session.execute(insert(RankRow).values(**place, local_rank=cursor.rank, **values))
+            session.execute(insert(RankRow).values(**place, **values))
             cursor.stored = True
             return
         matches = [getattr(RankRow, name) == value for name, value in place.items()]
@@ -181,7 +181,8 @@ def _row_values(cursor: Cursor) -> dict[str, Any]:
     return {
         "pid": heard.pid,
         "host": heard.host,
-        "node": heard.host,
+        "node": heard.node or heard.host,
+        "local_rank": cursor.rank if heard.local_rank is None else heard.local_rank,
         "device": heard.device,
         "phase": heard.phase,
         "step": heard.step,
@@ -200,6 +201,8 @@ def _heard_of(row: RankRow) -> Heard:
         started_at=newest if row.pid is not None else None,
         pid=row.pid,
         host=row.host,
+        node=row.node,
+        local_rank=row.local_rank,
         device=row.device,
         phase=row.phase,
         step=row.step,

@@ -12,6 +12,7 @@ from trainer.contract.kinds import StagePlan, kinds
 from trainer.contract.result import Result
 from worker import diagnosis, records
 from worker.attempt import Attempt, Office
+from worker.executors.base import Fate
 from worker.facts import Facts
 from worker.hang import Stop
 from worker.log import log
@@ -28,6 +29,8 @@ class Job:
         self.done = False
         self.attempt: Attempt | None = None
         self._stages: list[StagePlan] = []
+        self._ran = 0.0
+        """Seconds that earlier attempts ran."""
 
     @property
     def stopping(self) -> bool:
@@ -120,6 +123,7 @@ class Job:
         """Start the next attempt, or continue with the one that an earlier worker started."""
         rows = records.attempts(self.office.engine, self.run_id)
         running = next((row for row in rows if row.state == "running"), None)
+        self._ran = sum(_seconds(row) for row in rows)
         succeeded = {row.stage for row in rows if row.state == "succeeded"}
         waiting = [index for index, stage in enumerate(self._stages) if stage.name not in succeeded]
         if running is not None:
@@ -161,7 +165,8 @@ class Job:
 
     def _over_time(self, attempt: Attempt) -> Stop | None:
         limit = self.office.settings.run_limit_seconds
-        if self.stopping or self.run.started_at is None or time.time() - self.run.started_at.timestamp() <= limit:
+        current = 0.0 if attempt.waiting else time.time() - attempt.began_at
+        if self.stopping or self._ran + current <= limit:
             return None
         text = diagnosis.time_limit(attempt.stage.name, limit)
         return Stop(reason=Reason.TIME_LIMIT, failure=failure_document(last_line=text), diagnosis=text)
@@ -171,6 +176,8 @@ class Job:
         facts = self._stop_facts(attempt.facts())
         if not self.stopping and attempt.killed_on_purpose(facts):
             self._close(attempt, facts, "killed")
+        elif not self.stopping and facts.fate is Fate.REQUEUED:
+            self._close(attempt, facts, "requeued")
         elif self.stopping or not stage_ended_well(facts):
             self._finish(judge(facts), facts, attempt.number)
         elif attempt.stage.name == self._stages[-1].name:
@@ -226,3 +233,9 @@ class Job:
             reason=str(outcome.reason),
             verdict=None if result is None else str(result.verdict),
         )
+
+
+def _seconds(row: StageAttempt) -> float:
+    if row.started_at is None or row.finished_at is None:
+        return 0.0
+    return max(0.0, (row.finished_at - row.started_at).total_seconds())

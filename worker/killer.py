@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -210,10 +211,11 @@ class Killer:
         return found
 
     def confirm(self, signalled: Mapping[int, int | None]) -> None:
-        """Complete the entry of a kill whose worker died before it could; `signalled` maps rank to its signal."""
+        """Complete the entry of a kill from how the ranks ended; `signalled` maps rank to its signal."""
         kills = load_kills(self._path)
         for kill in kills:
-            if kill.attempt == self._attempt and not kill.crumbs:
-                kill.hit = any(signalled.get(rank) == 9 for rank in kill.ranks)
+            # A kill on another node arrives a moment later: only the end of the ranks shows whether and where it hit.
+            if kill.attempt == self._attempt:
+                kill.hit = any(signalled.get(rank) == signal.SIGKILL for rank in kill.ranks)
                 kill.crumbs = self._crumbs()
                 save_kills(self._path, kills)

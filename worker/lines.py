@@ -10,6 +10,7 @@ from app.runs.telemetry.packing import NULL
 from trainer.contract.events import EVENT_FIELDS, NON_FINITE
 
 LARGEST_STEP: Final = 2**53
+LARGEST_LOCAL_RANK: Final = 1 << 20
 LATEST: Final = 2.0**32
 KEPT_CHARACTERS: Final = 4096
 """Maximum stored length of a malformed line."""
@@ -28,6 +29,9 @@ class Heard:
     started_at: float | None = None
     pid: int | None = None
     host: str = ""
+    node: str = ""
+    """Name of its machine in a cluster, else that of the host."""
+    local_rank: int | None = None
     device: str = ""
     phase: str = ""
     step: int | None = None
@@ -146,7 +150,10 @@ def _take_start(heard: Heard, record: Mapping[str, Any]) -> None:
     if type(record["pid"]) is not int or not 0 < record["pid"] < 2**31:
         raise Malformed(f"pid must be a positive integer, got {record['pid']!r}"[:200])
     heard.host, heard.device = _text("host", record["host"]), _text("device", record["device"])
+    heard.node = _text("node", record.get("node", heard.host))
     heard.pid = record["pid"]
+    local = record.get("local_rank")
+    heard.local_rank = local if type(local) is int and 0 <= local < LARGEST_LOCAL_RANK else None
     heard.started, heard.started_at = True, record["t"]
     heard.phase = heard.phase or "start"
 

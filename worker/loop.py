@@ -167,7 +167,10 @@ class Worker:
 
     def _claim(self, only: int | None) -> None:
         machine = Machine(
-            offer=self._devices.offer(), busy=self._devices.busy(), max_cpu_runs=self.settings.max_cpu_runs
+            offer=self._devices.offer(),
+            busy=self._devices.busy(),
+            max_cpu_runs=self.settings.max_cpu_runs,
+            max_jobs=self.settings.slurm_max_jobs,
         )
         run_id = claim.claim(self._engine, self._me, machine, only=only)
         if run_id is not None:

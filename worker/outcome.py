@@ -19,6 +19,17 @@ BY_ERROR: Final = {name: Reason(word) for name, word in COMMON.items()}
 """Exceptions that give a more specific reason than `rank_exit`; a kind's own are part of the facts."""
 
 
+SCHEDULED: Final = {
+    Fate.REQUEUED: (State.FAILED, Reason.PREEMPTED),
+    Fate.PREEMPTED: (State.FAILED, Reason.PREEMPTED),
+    Fate.TIMED_OUT: (State.FAILED, Reason.TIME_LIMIT),
+    Fate.OUT_OF_MEMORY: (State.FAILED, Reason.OUT_OF_MEMORY),
+    Fate.NODE_LOST: (State.LOST, Reason.NODE_FAILURE),
+    Fate.TAKEN: (State.FAILED, Reason.RANK_SIGNAL),
+}
+"""Ends that a scheduler reports, whatever the ranks say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of a run."""
@@ -51,6 +62,8 @@ def judge(facts: Facts) -> Outcome:
         return _stopped(facts)
     if facts.fate is Fate.NO_SPACE:
         return _failed(Reason.DISK_FULL, None, facts, diagnosis.supervisor_without_space(facts))
+    if facts.fate in SCHEDULED:
+        return _scheduled(facts)
     if facts.fate in {Fate.LOST, Fate.GONE, Fate.REBOOTED}:
         return _lost(facts)
     return _ended_by_itself(facts)
@@ -72,6 +85,16 @@ def _stopped(facts: Facts) -> Outcome:
         failure={**failure, **_where(failure.get("rank"), facts)},
         diagnosis=f"{text} {diagnosis.processes_ended(facts)} {diagnosis.checkpoint_of(facts)}",
     )
+
+
+def _scheduled(facts: Facts) -> Outcome:
+    state, reason = SCHEDULED[facts.fate]
+    culprit = first_failed(facts) if facts.fate is Fate.OUT_OF_MEMORY else None
+    failure = _failure(culprit, facts)
+    if facts.lost_node:
+        ranks = [rank for rank, node in sorted(facts.nodes.items()) if node == facts.lost_node]
+        failure |= {"node": facts.lost_node, "rank": ranks[0] if ranks else None}
+    return Outcome(state=state, reason=reason, failure=failure, diagnosis=diagnosis.ended_by_scheduler(facts))
 
 
 def _lost(facts: Facts) -> Outcome:

@@ -11,6 +11,7 @@ from app.runs.models import Run
 from app.settings import Settings
 from trainer.contract.kinds import Program, StagePlan
 from trainer.contract.paths import AttemptPaths, RunPaths
+from trainer.contract.placement import shape
 from trainer.contract.targets import VARIABLE
 from worker.marker import MARKER, marker_of
 
@@ -46,6 +47,7 @@ class AttemptPlan:
     grace_seconds: float
     """Seconds between SIGTERM and SIGKILL."""
     nodes: int = 1
+    """Machines it runs on, each with the same number of ranks."""
     launch: Mapping[str, Any] = field(default_factory=dict)
     """Options for the executor, from the run's `launch`."""
 
@@ -76,6 +78,7 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         attempt_paths = paths.attempt(stage.name, attempt)
         return _plan_program(run, stage, stage.program, paths=attempt_paths, marker=marker, settings=settings)
     ranks = int(run.params["world_size"]) if stage.launcher == "torchrun" else 1
+    nodes, per_node = shape(run.launch, ranks) if stage.launcher == "torchrun" else (1, 1)
     return AttemptPlan(
         run_id=run_id,
         stage=stage.name,
@@ -83,13 +86,13 @@ def plan_attempt(run: Run, stage: StagePlan, attempt: int, settings: Settings, d
         launcher=stage.launcher,
         ranks=ranks,
         imports="torch" if stage.imports == "nothing" and stage.launcher == "torchrun" else stage.imports,
-        command=_command(run, stage, paths, attempt, ranks),
+        command=_command(run, stage, paths, attempt, nodes=nodes, per_node=per_node, marker=marker),
         environment=_environment(run, marker, settings),
         cwd=paths.root,
         paths=paths.attempt(stage.name, attempt),
         marker=marker,
         grace_seconds=settings.stop_grace_seconds,
-        nodes=int(run.launch.get("nodes", 1)),
+        nodes=nodes,
         launch=run.launch,
     )
 
@@ -122,14 +125,18 @@ def _plan_program(
     )
 
 
-def _command(run: Run, stage: StagePlan, paths: RunPaths, attempt: int, ranks: int) -> tuple[str, ...]:
+def _command(
+    run: Run, stage: StagePlan, paths: RunPaths, attempt: int, *, nodes: int, per_node: int, marker: str
+) -> tuple[str, ...]:
     entry = [
         *("--run-dir", str(paths.root), "--stage", stage.name, "--attempt", str(attempt)),
         *("--entry", stage.entry, "--arguments", json.dumps(dict(stage.arguments))),
     ]
     if stage.launcher == "python":
         return ("-m", "trainer.entry", *entry)
-    launch = ["--attempt-dir", str(paths.attempt(stage.name, attempt).root), "--nproc", str(ranks)]
+    launch = ["--attempt-dir", str(paths.attempt(stage.name, attempt).root), "--nproc", str(per_node)]
+    if nodes > 1:
+        launch += ["--nnodes", str(nodes), "--rdzv-id", marker]
     if "endpoint" in run.launch:
         launch += ["--endpoint", str(run.launch["endpoint"])]
     return ("-m", "trainer.launch", *launch, "--", *entry)

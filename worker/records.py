@@ -1,6 +1,7 @@
 """Database writes of the worker besides events: stages, attempts, ranks, state changes; each checks the lease."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,6 +130,13 @@ def note_reference(engine: Engine, run_id: int, me: Me, place: Place, reference:
         _update_attempt(session, run_id, *place, reference=dict(reference))
 
 
+def note_start(engine: Engine, run_id: int, me: Me, place: Place, since: float) -> None:
+    """Record when an attempt that had to wait began to run, in unix seconds."""
+    with write_session(engine) as session:
+        owned(session, run_id, me)
+        _update_attempt(session, run_id, *place, started_at=datetime.fromtimestamp(since, UTC))
+
+
 def note_waiting(engine: Engine, run_id: int, me: Me, place: Place, why: str) -> None:  # noqa: ARG001  # as the others
     """Show why a claimed run does not run yet; empty if it does."""
     with write_session(engine) as session:
@@ -149,7 +157,12 @@ def end_attempt(session: Session, run_id: int, attempt: int, facts: Facts, state
     _update_attempt(session, run_id, facts.stage, attempt, state=state, exit_code=code, finished_at=now())
     for rank in facts.ranks:
         row = session.get(RankRow, (run_id, facts.stage, attempt, rank.rank)) or RankRow(
-            run_id=run_id, stage=facts.stage, attempt=attempt, rank=rank.rank, local_rank=rank.rank, pid=rank.pid
+            run_id=run_id,
+            stage=facts.stage,
+            attempt=attempt,
+            rank=rank.rank,
+            local_rank=rank.local_rank or 0,
+            pid=rank.pid,
         )
         row.exit_code, row.signal, row.stalled = rank.exit_code, rank.signal, False
         session.add(row)

@@ -14,6 +14,8 @@ from typing import Any, Final
 PROC: Final = Path("/proc")
 GONE_STATES: Final = frozenset("ZXx")
 STOPPED_STATES: Final = frozenset("Tt")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def boot_id() -> str:
@@ -175,3 +177,15 @@ def exit_of(wait_status: int) -> tuple[int | None, int | None]:
     """Return (exit code, signal) of a wait status; exactly one of them is None."""
     code = os.waitstatus_to_exitcode(wait_status)
     return (code, None) if code >= 0 else (None, -code)
+
+
+def use_of(process: Identity) -> tuple[float, int] | None:
+    """Return (CPU seconds of all threads, resident bytes) of exactly this process, None if it is gone."""
+    try:
+        text = (PROC / str(process.pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may contain anything
+    if fields[0] in GONE_STATES or int(fields[19]) != process.start:
+        return None
+    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES

@@ -58,6 +58,7 @@ class RunSummary(Document):
     backend: str | None
     retry_of: int | None
     progress: CurrentProgress | None
+    waiting_for: str = Field(description="Why it does not run at the moment; empty if it does or has ended.")
 
     @classmethod
     def of(cls, run: Run, tags: Sequence[str], progress: CurrentProgress | None) -> Self:
@@ -86,6 +87,7 @@ def _summary(run: Run, tags: Sequence[str], progress: CurrentProgress | None) ->
         "backend": run.backend,
         "retry_of": run.retry_of,
         "progress": progress,
+        "waiting_for": run.waiting_for,
     }
 
 
@@ -262,6 +264,8 @@ def reproduce(run: Run) -> str:
         words += ["--preset", run.preset]
     for name, value in given.items():
         words += ["-p", f"{name}={exact(value)}"]
+    for name, value in run.launch.items():
+        words += ["--launch", f"{name}={exact(value)}"]
     return shlex.join(words)
 
 

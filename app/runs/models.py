@@ -119,7 +119,7 @@ class StageAttempt(SQLModel, table=True):
     """Order of the stage in the run."""
     title: str = ""
     state: str = "queued"
-    """queued, running, succeeded, failed, killed (on purpose), cancelled, skipped."""
+    """queued, running, succeeded, failed, killed (on purpose), requeued (by a scheduler), cancelled, skipped."""
     done: float = 0
     total: float | None = None
     unit: str = ""

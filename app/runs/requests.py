@@ -7,17 +7,19 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app.runs.cluster import check_options
 from app.runs.errors import FieldError, Refused, refusal_of, refused
 from app.runs.tags import Tags
 from app.runs.targets import catalogue
 from app.runs.texts import plain_text
-from app.settings import Settings
+from app.settings import SLURM, Settings
 from trainer.contract.kinds import KindSpec, Program, kinds, program_of, resolve_params
 from trainer.contract.params import CommonParams, ParamsRefused, PreflightContext
 
 KEY_LENGTH: Final = 255
 LAUNCH_FIELDS: Final = ("nodes", "ranks_per_node", "endpoint")
 """Launch options that the local executor supports."""
+ON_A_CLUSTER: Final = "use `ddp-audit trace --prepare DIR` in your own batch script, then `--import DIR`"
 MAX_PORT: Final = 65_535
 MAX_HOST_LENGTH: Final = 253
 
@@ -99,8 +101,10 @@ def may_start(program: Program, settings: Settings) -> bool:
 def check_program(request: RunRequest, params: CommonParams, settings: Settings) -> None:
     """Refuse to record a program of the user's that nobody here may start. Raises Refused."""
     program = program_of(find_kind(request.kind), params)
-    if program is None or may_start(program, settings):
+    if program is None or (may_start(program, settings) and settings.executor != SLURM):
         return
+    if may_start(program, settings):
+        raise refused("script", f"is not started on a cluster: {ON_A_CLUSTER}", "invalid_params")
     known = ", ".join(settings.scripts) or "none is (DDP_AUDIT_SCRIPTS names them)"
     if program.script:
         raise refused("script", f"{program.script!r} is not registered; registered: {known}", "invalid_params")
@@ -108,9 +112,12 @@ def check_program(request: RunRequest, params: CommonParams, settings: Settings)
     raise refused("script", f"name a registered script ({known}); {how}", "invalid_params")
 
 
-def check_launch(launch: dict[str, Any], params: CommonParams) -> None:
-    """Refuse launch options that the local executor does not support. Raises Refused."""
+def check_launch(launch: dict[str, Any], params: CommonParams, settings: Settings) -> None:
+    """Refuse launch options that the executor does not support. Raises Refused."""
     _check_text("launch", launch)
+    if settings.executor == SLURM:
+        check_options(launch, params)
+        return
     for name, value in launch.items():
         if name not in LAUNCH_FIELDS:
             known = ", ".join(LAUNCH_FIELDS)

@@ -12,6 +12,7 @@ from sqlmodel import Session, select
 from app.clock import now
 from app.db import read_session, write_session
 from app.runs import queue
+from app.runs.cluster import check_cluster
 from app.runs.devices import check_devices
 from app.runs.documents import reproduce
 from app.runs.errors import Conflict, Refused
@@ -49,7 +50,7 @@ class Service:
             if known is not None:
                 return known
         params = complete_params(request, self.settings)
-        check_launch(request.launch, params)
+        check_launch(request.launch, params, self.settings)
         check_program(request, params, self.settings)
         columns = _columns(request, params, actor)
         try:
@@ -57,7 +58,9 @@ class Service:
                 known = _find_key(session, key, request) if key is not None else None
                 if known is not None:
                     return known
-                check_devices(params, live_workers(session))
+                workers = live_workers(session)
+                check_devices(params, request.launch, workers)
+                check_cluster(request.launch, params, workers)
                 columns |= {"idempotency_key": key, "request_digest": request.digest()}
                 return self._insert(session, request.tags, action="submit", note="", **columns)
         except IntegrityError:  # on a database with concurrent writers, the unique index decides
@@ -122,7 +125,8 @@ class Service:
         """Record a new run with the parameters of an ended one and return its number.
 
         With `resume` it starts from the old run's newest valid checkpoint, which becomes part of the new run's folder.
-        Raises NotFound, Conflict if the old run has not ended or has no valid checkpoint.
+        Raises NotFound, Conflict if the old run has not ended or has no valid checkpoint, Refused if the executor
+        here does not support its launch options.
         """
         with read_session(self.engine) as session:
             old = get_run(session, run_id)
@@ -131,6 +135,8 @@ class Service:
             stage = last_stage(session, run_id)
         if not State(old.state).is_final:
             raise Conflict("not_final", f"run {run_id} is {old.state}; cancel it or wait for its end before a retry")
+        ranks = CommonParams.model_construct(world_size=int(old.params.get("world_size", 2)))
+        check_launch(old.launch, ranks, self.settings)
         source = newest_checkpoint(self.settings.runs_dir / str(run_id), stage) if resume else None
         columns = {name: getattr(old, name) for name in ("name", "kind", "preset", "params", "launch")}
         columns |= {"created_by": actor, "retry_of": run_id}

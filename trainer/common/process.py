@@ -11,6 +11,8 @@ from trainer.common.telemetry import Telemetry
 
 PARENT_VARIABLE = "DDP_AUDIT_PARENT_PID"
 """Set by the launcher to its own process id, so that a rank started after the launcher's death can detect it."""
+WARNING_VARIABLE = "DDP_AUDIT_WARNING"
+"""Set by what starts the ranks: a text about this machine that the first rank of it reports."""
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
@@ -43,6 +45,9 @@ def announce(telemetry: Telemetry, *, device: str = "cpu", backend: str = "none"
     """Emit the `start` event; stages without torch call this first, the others use `distributed`."""
     die_with_parent()
     telemetry.start(device=device, backend=backend, world_size=world_size, versions=versions())
+    warning = os.environ.get(WARNING_VARIABLE, "")
+    if warning and os.environ.get("LOCAL_RANK", "0") == "0":
+        telemetry.message(warning, "warning")
 
 
 def take_standard_output() -> TextIO:

@@ -26,6 +26,8 @@ class Telemetry:
             "start",
             pid=os.getpid(),
             host=socket.gethostname(),
+            node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             device=device,
             backend=backend,
             world_size=world_size,

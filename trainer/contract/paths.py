@@ -66,9 +66,50 @@ class AttemptPaths:
         return self.root / "shim.json"
 
     @property
+    def nodes(self) -> Path:
+        """Folder with one folder per node, for attempts on several nodes or under a scheduler."""
+        return self.root / "nodes"
+
+    def node(self, number: int) -> "NodePaths":
+        """Files of one node, numbered from 0."""
+        return NodePaths(self.root, number)
+
+    @property
     def shim_log(self) -> Path:
         """Output of the shim and of the launcher itself."""
         return self.root / "launcher.log"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaths(AttemptPaths):
+    """Files of one node of an attempt: its own supervisor and reports; the files of ranks are the attempt's."""
+
+    number: int
+
+    @property
+    def folder(self) -> Path:
+        """Folder of this node."""
+        return self.nodes / str(self.number)
+
+    @property
+    def exit(self) -> Path:
+        """How the ranks of this node ended."""
+        return self.folder / "exit.json"
+
+    @property
+    def ranks_exit(self) -> Path:
+        """How the launcher of this node saw its ranks end."""
+        return self.folder / "ranks.json"
+
+    @property
+    def shim(self) -> Path:
+        """Identity of the supervisor of this node."""
+        return self.folder / "shim.json"
+
+    @property
+    def state(self) -> Path:
+        """Processes of this node as last seen by its supervisor."""
+        return self.folder / "state.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,18 @@ class Fate(StrEnum):
     """exit.json could not be written."""
     NOT_STARTED = "not_started"
     """It was accepted but could not be started; `Status.why` says why."""
+    REQUEUED = "requeued"
+    """A scheduler ended it and put it back into its queue: another attempt continues."""
+    PREEMPTED = "preempted"
+    """A scheduler ended it for the sake of other jobs."""
+    TIMED_OUT = "timed_out"
+    """A scheduler ended it at the time limit of the job."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """A scheduler recorded that a process was killed for lack of memory."""
+    NODE_LOST = "node_lost"
+    """A node failed."""
+    TAKEN = "taken"
+    """Somebody else cancelled it in the scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +67,13 @@ class Status:
 
     phase: Phase
     why: str = ""
-    """Why it waits, or could not be started, as a text for users."""
+    """Why it waits, could not be started, or was ended by a scheduler, as a text for users."""
     since: float | None = None
     """Unix seconds at which it started to run; None: when it was started."""
     fate: Fate = Fate.REPORTED
     """Meaningful once it has ended."""
+    node: str = ""
+    """The node that failed."""
     processes_ended: int = 0
     """Processes that had to be killed, in addition to those counted in exit.json."""
 

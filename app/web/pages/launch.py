@@ -15,7 +15,9 @@ from app.runs.requests import read_request
 from app.runs.store import get_run_document
 from app.runs.tags import tags_from_text, text_from_tags
 from app.runs.targets import catalogue
+from app.settings import SLURM
 from app.web.api.replies import service_of
+from app.web.forms.cluster import LAUNCH, cluster_fields, launch_options
 from app.web.forms.fields import form_fields, plain, typed
 from app.web.views import rendering
 from app.web.views.rendering import see
@@ -52,7 +54,9 @@ def _context(
     targets = _targets(request, kind)
     choices = {"script": scripts, CATALOGUE: [entry.name for entry in targets if not entry.problem]}
     fields = form_fields(kind.params_schema, kind.presets[chosen], params, errors, choices)
-    known = {field.name for field in fields} | {"name", "tags"}
+    settings = request.app.state.settings
+    cluster = cluster_fields(settings, entered, errors) if settings.executor == SLURM and not kind.traces else []
+    known = {field.name for field in fields} | {field.name for field in cluster} | {"name", "tags"}
     return {
         "nav": "launch",
         "kinds": _cards(),
@@ -60,6 +64,8 @@ def _context(
         "scripts": scripts,
         "preset": chosen,
         "fields": fields,
+        "cluster": cluster,
+        "cluster_open": any(field.entered or field.error for field in cluster),
         "entered": entered,
         "errors": errors,
         "other_errors": {name: text for name, text in errors.items() if name not in known},
@@ -90,7 +96,8 @@ def as_launched(kind: KindDocument, run: RunDocument) -> dict[str, str]:
     usual = kind.presets.get(run.preset or "", {})
     changed = {name: value for name, value in run.params.items() if name not in usual or usual[name] != value}
     params = {f"{PARAM}{name}": plain(value) for name, value in changed.items()}
-    return {**params, "name": run.name, "tags": text_from_tags(run.tags)}
+    launch = {f"{LAUNCH}{name}": plain(value) for name, value in run.launch.items()}
+    return {**params, **launch, "name": run.name, "tags": text_from_tags(run.tags)}
 
 
 @router.post("/launch", name="launch")
@@ -116,6 +123,7 @@ async def _launch(request: Request, entered: dict[str, str]) -> Response:
                 "kind": entered.get("kind") or kind.name,
                 "preset": entered.get("preset") or None,
                 "params": typed(kind.params_schema, params),
+                "launch": launch_options(entered),
                 "name": entered.get("name", ""),
                 "tags": tags_from_text(entered.get("tags", "")),
             }

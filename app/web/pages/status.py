@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from app.settings import SLURM
 from app.status import standing
 from app.web.status.health import product_version
 from app.web.views import rendering
@@ -22,4 +23,5 @@ def show(request: Request) -> Response:
         standing=found,
         version=product_version(),
         max_cpu_runs=state.settings.max_cpu_runs,
+        max_jobs=state.settings.slurm_max_jobs if state.settings.executor == SLURM else 0,
     )

@@ -16,7 +16,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"DDP_AUDIT_{name}", raising=False)
 
 
-@pytest.mark.parametrize(("name", "value"), [("executor", "slurm"), ("executor", "Local"), ("targets", "nightly")])
+@pytest.mark.parametrize(("name", "value"), [("executor", "pbs"), ("executor", "Local"), ("targets", "nightly")])
 def test_what_does_nothing_yet_is_refused(clean: None, tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ValidationError) as refused:
         load_settings(data_dir=tmp_path, **{name: value})
@@ -27,7 +27,7 @@ def test_what_does_nothing_yet_is_refused(clean: None, tmp_path: Path, name: str
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("DDP_AUDIT_EXECUTOR", "slurm", "only local is supported"),
+        ("DDP_AUDIT_EXECUTOR", "pbs", "must be local"),
         ("DDP_AUDIT_TARGETS", "mine/train.py", "is not package.module:Object"),
     ],
 )

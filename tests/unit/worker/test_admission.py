@@ -69,3 +69,21 @@ def test_demand_reads_parameters() -> None:
     assert Demand.of(3, {"device": "cuda", "world_size": 4, "share_gpu": True, "seed": 1}) == Demand(
         run_id=3, ask=Ask(device="cuda", ranks=4, share_gpu=True)
     )
+
+
+def test_scheduler_takes_any_number_of_runs_up_to_the_limit() -> None:
+    slurm = Offer(scheduler="slurm")
+    ask = Ask(device="cpu", ranks=4, nodes=2)
+    assert admit(Demand(run_id=1, ask=ask), Supply(offer=slurm, cpu_runs=[5], max_jobs=2, jobs=1)) == Start(
+        device="cpu", backend="gloo"
+    )
+    full = admit(Demand(run_id=1, ask=ask), Supply(offer=slurm, max_jobs=2, jobs=2))
+    assert isinstance(full, Wait)
+    assert "2 of 2 jobs (DDP_AUDIT_SLURM_MAX_JOBS)" in full.why
+    gpus = Ask(device="cuda", ranks=4, nodes=2, gpus_per_node=2)
+    assert admit(Demand(run_id=1, ask=gpus), Supply(offer=slurm)) == Start(device="cuda", backend="nccl", gpus=(0, 1))
+
+
+def test_silent_scheduler_is_waited_for() -> None:
+    offer = Offer(scheduler="slurm", problem="Slurm does not answer")
+    assert admit(demand("cuda", 64), Supply(offer=offer)) == Wait("Slurm does not answer")

@@ -40,6 +40,10 @@ class LocalExecutor:
             raise OSError("this command can only be started by `ddp-audit trace` in its own terminal")
         if plan.arrived:
             return self._arrived(plan)
+        if plan.nodes > 1:
+            raise OSError(
+                f"launch.nodes is {plan.nodes}, and this worker has one node: set DDP_AUDIT_EXECUTOR to slurm"
+            )
         return self.launch(plan, self._begin)
 
     def launch(self, plan: AttemptPlan, begin: Begin) -> LocalHandle:

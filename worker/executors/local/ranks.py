@@ -94,6 +94,10 @@ class Ranks:
             descriptor = process.open()
             self._ranks[rank] = Rank(rank=rank, local_rank=local_rank, process=process, descriptor=descriptor)
 
+    def living(self) -> list[tuple[int, Identity]]:
+        """Return (rank, process) of the ranks that have not ended."""
+        return [(number, rank.process) for number, rank in self._ranks.items() if rank.died_at is None]
+
     def descriptors(self) -> list[int]:
         """Return file descriptors that become readable when a rank has ended."""
         return [rank.descriptor for rank in self._ranks.values() if rank.descriptor is not None]

@@ -1,6 +1,5 @@
 """The rank processes of one attempt on this machine: identity, state, resource usage, stacks."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.host import processes
-from app.host.processes import PROC, STOPPED_STATES, Identity
+from app.host.processes import STOPPED_STATES, Identity, use_of
 from trainer.contract.crumb import read_crumb
 from worker.executors.base import RankProcess, RankUse
 from worker.executors.local.gpus import GpuUse, GpuWatch
@@ -17,8 +16,6 @@ from worker.marker import MARKER
 from worker.plan import AttemptPlan
 
 PY_SPY_SECONDS: Final = 5.0
-TICKS: Final = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,18 +102,6 @@ def _py_spy(argv: list[str], plan: AttemptPlan, rank: int) -> None:
             subprocess.run(argv, stdout=handle, stderr=subprocess.DEVNULL, timeout=PY_SPY_SECONDS, check=False)
         except (OSError, subprocess.SubprocessError):
             return  # a stack is helpful, but optional
-
-
-def use_of(process: Identity) -> tuple[float, int] | None:
-    """Return (CPU seconds of all threads, resident bytes) of exactly this process, None if it is gone."""
-    try:
-        text = (PROC / str(process.pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name in parentheses may contain anything
-    if fields[0] in processes.GONE_STATES or int(fields[19]) != process.start:
-        return None
-    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES
 
 
 def by_rank(devices: Mapping[int, str], use: Mapping[int, GpuUse]) -> dict[int, GpuUse]:

@@ -43,6 +43,9 @@ RESERVE_BYTES: Final = 65_536
 class Shim:
     """One attempt from its start to its last process."""
 
+    patience: float = 5 * TICK
+    """Seconds between two looks while nothing happens."""
+
     def __init__(self, plan: dict[str, Any], paths: AttemptPaths) -> None:
         self.plan, self.paths = plan, paths
         self.users = plan["launcher"] == "command"
@@ -113,7 +116,7 @@ class Shim:
         return True
 
     def _reserve(self) -> Path:
-        return self.paths.root / ".exit.reserve"
+        return self.paths.exit.with_name(".exit.reserve")
 
     def _start(self) -> None:
         if self.users:
@@ -155,7 +158,7 @@ class Shim:
         return self.main.returncode is None or bool(self._descendants())
 
     def _wait(self) -> None:
-        timeout = TICK if self.cause or not self.ranks.complete or self.ranks.any_dead else 5 * TICK
+        timeout = TICK if self.cause or not self.ranks.complete or self.ranks.any_dead else self.patience
         ready, _, _ = select.select([self._wake, *self.ranks.descriptors()], [], [], timeout)
         if self._wake in ready:
             os.read(self._wake, 512)
@@ -204,11 +207,15 @@ class Shim:
         boot = processes.boot_id()
         return [Identity(pid=found.pid, start=found.start, boot=boot) for found in processes.children(os.getpid())]
 
+    def _left(self) -> list[Identity]:
+        """Return the processes of the attempt that could not be ended."""
+        return [item for item in processes.carrying(MARKER, self.plan["marker"]) if item.pid != os.getpid()]
+
     def _report(self, started_at: float, oom_seen: int) -> int:
         if self.program is not None:
             self.program.finish()
         self._reserve().unlink(missing_ok=True)
-        left = [item for item in processes.carrying(MARKER, self.plan["marker"]) if item.pid != os.getpid()]
+        left = self._left()
         code = self.main.returncode if self.main is not None else None
         document = {
             "schema_version": 1,

@@ -141,14 +141,18 @@ class Files:
 
     def start(self, device: str, backend: str, world_size: int, versions: Mapping[str, str]) -> None:
         """Say who this rank is."""
+        local = os.environ.get("LOCAL_RANK", "")
+        place: dict[str, Any] = {"local_rank": int(local)} if local.isdigit() else {}
         self.event(
             "start",
             pid=os.getpid(),
             host=socket.gethostname(),
+            node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             device=device,
             backend=backend,
             world_size=world_size,
             versions=dict(versions),
+            **place,
         )
 
 
