@@ -1,136 +1,77 @@
-"""Database engine and sessions: SQLite in WAL mode; every write transaction takes its lock at the start."""
+"""Database engine and sessions, the same for SQLite and PostgreSQL; what differs is in `app.database`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import DateTime, Dialect, Engine, TypeDecorator, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel
 
+import app.database.postgres as server
+import app.database.sqlite as file
+from app.clock import now
+from app.database.columns import UtcDateTime
+from app.database.postgres import Lock
+from app.database.version import DataVersion
 from app.settings import Settings
 
-__all__ = ["Engine", "Session"]
+__all__ = ["DataVersion", "Engine", "Lock", "Session", "UtcDateTime"]
 """Names re-exported for packages that contain no SQL."""
 
-BUSY_TIMEOUT_MS = 30_000
-"""How long a writer waits for the lock in total."""
-PATIENCE_MS = 4_000
-"""Of this, the part before checking whether a stopped worker holds the lock."""
-ASIDE_MS = 1_000
-"""How long a read request waits for the write lock to store what it computed for later requests."""
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC datetimes; SQLite itself keeps no zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Refuse naive datetimes, store UTC."""
-        if value is not None and value.tzinfo is None:
-            raise ValueError("naive datetime; use app.clock.now()")
-        return None if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: Any, _dialect: Dialect) -> datetime | None:
-        """Return an aware datetime."""
-        if value is None:
-            return None
-        moment: datetime = value
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+BUSY_TIMEOUT_MS: Final = file.BUSY_TIMEOUT_MS
+ASIDE_MS: Final = 1_000
+"""How long a read request waits for a write lock to store what it computed for later requests."""
+Unavailable: Final = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+"""Errors that `why_unavailable` may explain."""
 
 
 def create_database_engine(settings: Settings) -> Engine:
-    """Return an engine for `settings.database`, with the pragmas SQLite needs. Creates the data directory."""
+    """Return an engine for `settings.database`. Creates the data directory."""
     url = settings.database
-    if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": PATIENCE_MS / 1000, "check_same_thread": False})
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
-    return engine
+    return server.make_engine(url) if url.get_backend_name() == server.NAME else file.make_engine(url)
 
 
-def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
-    # The driver must not open transactions itself: `_begin_sqlite` decides which kind.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout = {PATIENCE_MS}",
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-        "foreign_keys = ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+def _on_server(bound: Engine | Connection) -> bool:
+    return bound.dialect.name == server.NAME
 
 
-def _begin_sqlite(connection: Any) -> None:
-    # A deferred transaction that turns into a write fails at once with "database is locked" if another writer was
-    # faster, whatever the busy timeout; an immediate one waits its turn.
-    options = connection.get_execution_options()
-    if options.get("ddp_audit_write", False):
-        _begin_writing(connection, options.get("ddp_audit_patience_ms", BUSY_TIMEOUT_MS))
-    else:
-        connection.exec_driver_sql("BEGIN")
-
-
-def _begin_writing(connection: Any, patience: int) -> None:
-    try:
-        _begin_within(connection, min(patience, PATIENCE_MS))
-    except OperationalError as error:
-        if patience <= PATIENCE_MS or not is_locked(error):
-            raise
-        from app.runs.workers import continue_stopped_workers  # its models import this module
-
-        continue_stopped_workers(connection)
-        _begin_within(connection, patience - PATIENCE_MS)
-
-
-def _begin_within(connection: Any, milliseconds: int) -> None:
-    if milliseconds != PATIENCE_MS:
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
-    try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    finally:
-        if milliseconds != PATIENCE_MS:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {PATIENCE_MS}")
-
-
-def is_locked(error: OperationalError) -> bool:
-    """Return whether SQLite refused because another connection holds the write lock."""
-    return "database is locked" in str(error.orig)
+def _reader(engine: Engine) -> Engine:
+    return engine.execution_options(**server.READING) if _on_server(engine) else engine
 
 
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
     """Yield a session on one consistent snapshot; nothing is committed."""
-    with Session(engine) as session:
+    with Session(_reader(engine)) as session:
         yield session
 
 
 @contextmanager
 def own_session(engine: Engine) -> Iterator[Session]:
     """Yield such a session on a connection outside the pool: for answers whose pace the client sets."""
-    with engine.connect() as connection:
+    with _reader(engine).connect() as connection:
         connection.detach()
         with Session(connection) as session:
             yield session
 
 
 @contextmanager
-def write_session(engine: Engine, *, patience_ms: int | None = None) -> Iterator[Session]:
-    """Yield a session that holds the write lock; commits at the end, rolls back on an exception.
+def write_session(engine: Engine, *, patience_ms: int | None = None, unhurried: bool = False) -> Iterator[Session]:
+    """Yield a session that may write; commits at the end, rolls back on an exception.
 
-    Waits for the lock as long as SQLite is configured to, or `patience_ms`. Raises OperationalError if the lock is not
-    obtained.
+    On SQLite it holds the one write lock. On PostgreSQL others write at the same time: what is read in order to be
+    written is read through `hold`, or under a `lock`. Waits for locks `patience_ms`, or half a minute. `unhurried`
+    transactions copy files and may be silent for long; the server ends others after half a minute.
+    Raises OperationalError if a lock is not obtained.
     """
-    options = {"ddp_audit_patience_ms": BUSY_TIMEOUT_MS if patience_ms is None else patience_ms}
+    options: dict[str, Any] = {"ddp_audit_patience_ms": BUSY_TIMEOUT_MS if patience_ms is None else patience_ms}
+    if unhurried:
+        options["ddp_audit_idle_ms"] = 0
     with (
         engine.connect().execution_options(ddp_audit_write=True, **options) as connection,
         Session(connection) as session,
@@ -140,38 +81,84 @@ def write_session(engine: Engine, *, patience_ms: int | None = None) -> Iterator
         connection.commit()
 
 
+HOLD: Final[dict[str, Any]] = {"key_share": True}
+"""Arguments of `with_for_update` for rows that are read in order to be changed; SQLite ignores it.
+
+Others may still insert rows that refer to them, and may not change or delete them before the transaction ends."""
+
+
+def lock(session: Session, which: Lock, *, shared: bool = False) -> None:
+    """Take a lock that no row stands for until the end of the transaction; SQLite's write lock contains it."""
+    connection = session.connection()
+    if _on_server(connection):
+        server.lock(connection, which, shared=shared)
+
+
+def database_time(session: Session) -> datetime:
+    """Return the time by which leases are granted and judged: the server's, for workers on several hosts.
+
+    SQLite runs inside each process: its clock is the host's.
+    """
+    if not _on_server(session.connection()):
+        return now()
+    moment: datetime = session.execute(select(func.clock_timestamp(type_=UtcDateTime))).scalar_one()
+    return moment
+
+
+def on_server(session: Session) -> bool:
+    """Return whether other hosts may use the same database."""
+    return _on_server(session.connection())
+
+
+def server_is_settled(session: Session, seconds: float) -> bool:
+    """Return whether the server has run for so long that everybody had the time to report; a file always has."""
+    if not on_server(session):
+        return True
+    began: datetime = session.execute(select(func.pg_postmaster_start_time(type_=UtcDateTime))).scalar_one()
+    return (database_time(session) - began).total_seconds() > seconds
+
+
+def insert_rows(session: Session, model: type[SQLModel], columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Insert many rows of plain numbers, texts and bytes."""
+    if not rows:
+        return
+    connection, table = session.connection(), model.__table__  # type: ignore[attr-defined]
+    if _on_server(connection):
+        server.insert_rows(connection, table, columns, rows)
+    else:
+        file.insert_rows(connection, table.name, columns, rows)
+
+
+def put(session: Session, row: SQLModel, *, replace: bool = True) -> None:
+    """Insert a row, or with `replace` overwrite that with the same key; two writers at once do not fail."""
+    table = type(row).__table__  # type: ignore[attr-defined]
+    insert = postgresql.insert if _on_server(session.connection()) else sqlite.insert
+    values, keys = row.model_dump(), [column.name for column in table.primary_key]
+    statement: Any = insert(table).values(**values)
+    others = {name: value for name, value in values.items() if name not in keys}
+    if replace and others:
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=others)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    session.execute(statement)
+
+
 def why_unavailable(error: Exception) -> str:
     """Return why the database cannot be used now, if `error` says so; empty for any other error.
 
-    The causes are temporary and not a fault of program or user: another program's lock, a full disk, or too many
-    requests.
+    The causes are temporary and not a fault of program or user: another program's lock, a full disk, a server that is
+    away, or too many requests.
     """
-    if not isinstance(error, OperationalError | PoolTimeout):
+    if isinstance(error, PoolTimeout):
+        return "too many requests wait for it"
+    if not isinstance(error, DBAPIError):
         return ""
-    return str(getattr(error, "orig", "")) or "too many requests wait for it"
+    if hasattr(error.orig, "sqlstate"):
+        return server.reason_of(error)
+    return str(error.orig) if isinstance(error, OperationalError) else ""
 
 
-class DataVersion:
-    """Detects writes of other connections to the database, much faster than a query; holds its own connection."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection: PoolProxiedConnection | None = None
-
-    def read(self) -> int | None:
-        """Return a number that changes with every commit of another connection; None if the database has none."""
-        if self._engine.dialect.name != "sqlite":
-            return None
-        if self._connection is None:
-            self._connection = self._engine.raw_connection()
-        cursor = self._connection.cursor()
-        try:
-            return int(cursor.execute("PRAGMA data_version").fetchone()[0])
-        finally:
-            cursor.close()
-
-    def close(self) -> None:
-        """Return the connection to the pool; the next reading takes another one, whose numbers are not comparable."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+def first_line(error: Exception) -> str:
+    """Return the first line of a database error for the operator; addresses in it contain no password."""
+    lines: Sequence[str] = str(getattr(error, "orig", None) or error).splitlines()
+    return lines[0] if lines else type(error).__name__

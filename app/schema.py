@@ -2,7 +2,7 @@
 
 import fcntl
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -11,11 +11,19 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 import migrations
+from app.database import postgres
 from app.db import create_database_engine
 from app.settings import Settings
 
+OLDEST_SERVER: Final = 13
+"""Major version of PostgreSQL."""
 
-class SchemaTooNew(RuntimeError):
+
+class DatabaseRefused(RuntimeError):
+    """The database is not one this program can use."""
+
+
+class SchemaTooNew(DatabaseRefused):
     """The database was written by a newer version of the program."""
 
 
@@ -44,11 +52,12 @@ def known_versions() -> set[str]:
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the database to the newest schema and return (version before, version after).
 
-    Two processes that start together take turns. Raises SchemaTooNew, or what a migration raised; the database is then
-    unchanged.
+    Two processes that start together take turns. Raises DatabaseRefused, or what a migration raised; the database is
+    then unchanged.
     """
     engine = create_database_engine(settings)
     try:
+        _check_server(engine)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with (settings.data_dir / ".migrate.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -65,6 +74,29 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
         engine.dispose()
 
 
+def _check_server(engine: Engine) -> None:
+    if engine.dialect.name != postgres.NAME:
+        return
+    with engine.connect() as connection:
+        encoding, version = connection.exec_driver_sql(
+            "SELECT current_setting('server_encoding'), current_setting('server_version_num')::int / 10000"
+        ).one()
+    if version < OLDEST_SERVER:
+        raise DatabaseRefused(f"the server is PostgreSQL {version}; {OLDEST_SERVER} or newer is needed")
+    if encoding != "UTF8":
+        name = engine.url.database
+        raise DatabaseRefused(
+            f"database {name} has encoding {encoding}; create one with: createdb --encoding UTF8 --template template0"
+        )
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring a database to the newest schema in the caller's transaction."""
+    if connection.dialect.name == postgres.NAME:
+        postgres.lock(connection, postgres.Lock.MIGRATION, shared=False)
+    command.upgrade(_config(connection), "head")
+
+
 def _upgrade(engine: Engine) -> None:
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
@@ -75,7 +107,7 @@ def _upgrade(engine: Engine) -> None:
             driver.execute("PRAGMA foreign_keys = OFF")
         # Our own transaction: Alembic would commit before the references are checked.
         with connection.begin():
-            command.upgrade(_config(connection), "head")
+            upgrade(connection)
             if engine.dialect.name == "sqlite":
                 _check_references(connection)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete
 from sqlmodel import Field, SQLModel, col
 
 from app.clock import now
-from app.db import UtcDateTime, read_session, write_session
+from app.db import UtcDateTime, put, read_session, write_session
 
 KEY_FILE: Final = "session.key"
 
@@ -31,7 +31,7 @@ def end_session(engine: Engine, session_id: str, lifetime: timedelta) -> None:
     """Record that a session has ended, for as long as its cookie could be valid; repeating it changes nothing."""
     with write_session(engine) as session:
         session.execute(delete(EndedSession).where(col(EndedSession.until) < now()))
-        session.merge(EndedSession(id=session_id, until=now() + lifetime))
+        put(session, EndedSession(id=session_id, until=now() + lifetime))
 
 
 def has_ended(engine: Engine, session_id: str) -> bool:

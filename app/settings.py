@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     """May be a shared file system; the SQLite file must not be."""
     datasets_dir: Path = Path()
     database_url: str = ""
-    """Empty: SQLite in the data directory."""
+    """Empty: SQLite in the data directory. `postgresql+psycopg://user:password@host:5432/name` for PostgreSQL."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -125,6 +125,15 @@ class Settings(BaseSettings):
     def _read_scripts(cls, value: Any) -> Any:
         return dict(map(_script, filter(str.strip, re.split(r"[;\n]", value)))) if isinstance(value, str) else value
 
+    @field_validator("database_url")
+    @classmethod
+    def _usable_address(cls, value: str) -> str:
+        if value:
+            from app.database.address import read_address
+
+            read_address(value)
+        return value
+
     @field_validator("executor")
     @classmethod
     def _known_executor(cls, value: str) -> str:
@@ -185,10 +194,12 @@ class Settings(BaseSettings):
     @property
     def database(self) -> "URL":
         """Address of the database; built from parts, since a path may contain characters that are special in URLs."""
-        from sqlalchemy import URL, make_url
+        from sqlalchemy import URL
 
         if self.database_url:
-            return make_url(self.database_url)
+            from app.database.address import read_address
+
+            return read_address(self.database_url)
         return URL.create("sqlite", database=str(self.data_dir / "ddp-audit.db"))
 
     @property

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col, select
 
 from app.clock import now, rfc3339
-from app.db import ASIDE_MS, read_session, write_session
+from app.db import ASIDE_MS, database_time, first_line, put, read_session, why_unavailable, write_session
 from app.documents import Document
 from app.runs.models import Meta, Run, WorkerRow
 from app.runs.states import FINAL, State
@@ -141,7 +141,7 @@ class WriteProbe:
         # A different value each time: an unchanged row would not be written.
         try:
             with write_session(self._engine, patience_ms=ASIDE_MS) as session:
-                session.merge(Meta(key=PROBE_KEY, value=value))
+                put(session, Meta(key=PROBE_KEY, value=value))
         except SQLAlchemyError as error:
             return _first_line(error)
         return None
@@ -169,7 +169,7 @@ def readiness(engine: Engine, settings: Settings, probe: WriteProbe) -> Readines
 
 
 def _first_line(error: SQLAlchemyError) -> str:
-    return str(error).splitlines()[0][:200]
+    return (why_unavailable(error) or first_line(error))[:200]
 
 
 def _disk_shortfalls(settings: Settings) -> list[Shortfall]:
@@ -211,11 +211,12 @@ def standing(engine: Engine, settings: Settings, probe: WriteProbe) -> StatusDoc
 
 def _workers(session: Session) -> list[WorkerDocument]:
     rows = session.exec(select(WorkerRow).order_by(col(WorkerRow.heartbeat_at).desc(), col(WorkerRow.id)))
-    return [_worker(row) for row in rows]
+    moment = database_time(session)
+    return [_worker(row, moment) for row in rows]
 
 
-def _worker(row: WorkerRow) -> WorkerDocument:
-    age = max(0.0, (now() - row.heartbeat_at).total_seconds())
+def _worker(row: WorkerRow, moment: datetime) -> WorkerDocument:
+    age = max(0.0, (moment - row.heartbeat_at).total_seconds())
     return WorkerDocument(
         **dict(LiveWorker.of(row)),
         started_at=rfc3339(row.started_at),

@@ -3,17 +3,16 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, delete, update
 from sqlmodel import Session, col, select
 
-from app.clock import now
-from app.db import read_session, write_session
+from app.db import HOLD, Lock, database_time, lock, read_session, write_session
 from app.host.processes import Identity
 from app.runs import queue
-from app.runs.models import Meta, Run, WorkerRow
+from app.runs.models import Run, WorkerRow
 from app.runs.states import Reason, State
 from app.runs.workers import live_workers
 from trainer.contract.placement import Offer
@@ -48,9 +47,9 @@ class Machine:
     """Active runs of workers that use a scheduler."""
 
 
-def lease() -> Any:
-    """Return the expiry time of a lease granted now."""
-    return now() + timedelta(seconds=LEASE_SECONDS)
+def lease(session: Session) -> datetime:
+    """Return the expiry time of a lease granted now, by the clock of the database."""
+    return database_time(session) + timedelta(seconds=LEASE_SECONDS)
 
 
 def claim(engine: Engine, me: Me, machine: Machine, *, only: int | None = None) -> int | None:
@@ -64,17 +63,19 @@ def claim(engine: Engine, me: Me, machine: Machine, *, only: int | None = None) 
         if all(isinstance(decision, Wait) and decision.why == run.waiting_for for run, decision in decisions):
             return None
     with write_session(engine) as session:
-        session.exec(
-            select(Meta).with_for_update()
-        ).all()  # on databases with concurrent writers, one worker admits at a time
-        for run, decision in _decide(session, me, machine, only):
+        lock(session, Lock.ADMISSION)
+        for run, decision in _decide(session, me, machine, only, hold=True):
             if _apply(session, me, run, decision):
                 return run.id
     return None
 
 
-def _decide(session: Session, me: Me, machine: Machine, only: int | None) -> list[tuple[Run, admission.Decision]]:
+def _decide(
+    session: Session, me: Me, machine: Machine, only: int | None, *, hold: bool = False
+) -> list[tuple[Run, admission.Decision]]:
     query = select(Run).where(Run.state == State.QUEUED).order_by(col(Run.id)).limit(LOOKED_AT)
+    if hold:  # a run that somebody is cancelling or editing right now is looked at again in the next turn
+        query = query.with_for_update(**HOLD, skip_locked=True)
     queued = session.exec(query if only is None else query.where(Run.id == only)).all()
     if not queued:
         return []
@@ -104,7 +105,7 @@ def _apply(session: Session, me: Me, run: Run, decision: admission.Decision) -> 
             note=f"on {decision.device} with {decision.backend}" + (f", GPUs {decision.gpus}" if decision.gpus else ""),
             actor=me.id,
             worker_id=me.id,
-            lease_until=lease(),
+            lease_until=lease(session),
             device=decision.device,
             backend=decision.backend,
             gpus=list(decision.gpus),
@@ -147,8 +148,8 @@ def _supply(session: Session, me: Me, machine: Machine) -> Supply:
 
 def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> list[int]:
     """Write the heartbeat, publish the devices, renew the leases; return the runs that this worker still owns."""
-    moment = now()
     with write_session(engine) as session:
+        moment = database_time(session)
         row = session.get(WorkerRow, me.id) or WorkerRow(
             id=me.id,
             pid=me.process.pid,
@@ -163,7 +164,7 @@ def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> 
             setattr(row, name, value)
         session.add(row)
         mine = col(Run.worker_id) == me.id
-        session.execute(update(Run).where(mine, col(Run.id).in_(runs)).values(lease_until=lease()))
+        session.execute(update(Run).where(mine, col(Run.id).in_(runs)).values(lease_until=lease(session)))
         owned = list(session.exec(select(Run.id).where(mine, col(Run.id).in_(runs))))
     return [run_id for run_id in owned if run_id is not None]
 
@@ -171,14 +172,14 @@ def heartbeat(engine: Engine, me: Me, runs: Sequence[int], **published: Any) -> 
 def sign_off(engine: Engine, me: Me) -> None:
     """Release all runs, so that the next worker takes over immediately."""
     with write_session(engine) as session:
-        session.execute(update(Run).where(col(Run.worker_id) == me.id).values(lease_until=now()))
+        session.execute(update(Run).where(col(Run.worker_id) == me.id).values(lease_until=database_time(session)))
         session.execute(delete(WorkerRow).where(col(WorkerRow.id) == me.id))
 
 
 def forget_old_workers(engine: Engine) -> None:
     """Remove rows of workers without a heartbeat for a week."""
-    oldest = now() - timedelta(days=STALE_ROWS_DAYS)
     with write_session(engine) as session:
+        oldest = database_time(session) - timedelta(days=STALE_ROWS_DAYS)
         session.execute(delete(WorkerRow).where(col(WorkerRow.heartbeat_at) < oldest))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Engine, insert, update
 from sqlmodel import Session, col, select
 
-from app.db import read_session, write_session
+from app.db import HOLD, insert_rows, read_session, write_session
 from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
 from app.runs.telemetry.packing import pack
 from trainer.contract.paths import AttemptPaths
@@ -82,7 +82,7 @@ class Intake:
                 )
 
     def _store(self, session: Session, readings: list[Reading]) -> dict[tuple[int, str], OpenChunk]:
-        owner = select(Run.next_event_id, Run.worker_id).where(Run.id == self._run_id)
+        owner = select(Run.next_event_id, Run.worker_id).where(Run.id == self._run_id).with_for_update(**HOLD)
         found = session.exec(owner).one_or_none()
         if found is None or found[1] != self._worker_id:
             raise LeaseLost(f"run {self._run_id} is no longer owned by this worker")
@@ -104,7 +104,7 @@ class Intake:
             (run_id, number, stage, attempt, rank, event_type, line)
             for number, (event_type, line) in enumerate(reading.batch.events, next_id)
         ]
-        _insert_many(session, RunEvent, ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows)
+        insert_rows(session, RunEvent, ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows)
 
     def _store_metrics(self, session: Session, reading: Reading, next_id: int) -> dict[tuple[int, str], OpenChunk]:
         grown: dict[tuple[int, str], OpenChunk] = {}
@@ -119,7 +119,7 @@ class Intake:
                 self._rewrite(session, key, chunk)
             grown[rank, key] = chunk
         columns = ("run_id", "first_event_id", "key", "rank", "stage", "attempt", "count", "steps", "points")
-        _insert_many(session, MetricChunk, columns, new)
+        insert_rows(session, MetricChunk, columns, new)
         return grown
 
     def _chunk_row(self, rank: int, key: str, chunk: OpenChunk) -> tuple[Any, ...]:
@@ -140,7 +140,7 @@ class Intake:
     def _store_malformed(self, session: Session, reading: Reading) -> None:
         place = (self._run_id, self._stage, self._attempt, reading.cursor.rank)
         rows = [(*place, *aside) for aside in reading.batch.malformed]
-        _insert_many(session, MalformedLine, ("run_id", "stage", "attempt", "rank", "offset", "text", "why"), rows)
+        insert_rows(session, MalformedLine, ("run_id", "stage", "attempt", "rank", "offset", "text", "why"), rows)
 
     def _store_rank(self, session: Session, cursor: Cursor) -> None:
         place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
@@ -209,17 +209,3 @@ def _heard_of(row: RankRow) -> Heard:
         ended=row.phase == "end",
         newest=newest,
     )
-
-
-def _insert_many(session: Session, model: Any, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    if not rows:
-        return
-    connection = session.connection()
-    if connection.dialect.name == "sqlite":
-        # Directly to the driver: building and compiling a dictionary per row costs more than the insert itself.
-        names = ", ".join(f'"{column}"' for column in columns)
-        marks = ", ".join("?" * len(columns))
-        statement = f'INSERT INTO "{model.__tablename__}" ({names}) VALUES ({marks})'  # noqa: S608  # names of ours
-        connection.exec_driver_sql(statement, rows)
-    else:
-        session.execute(insert(model), [dict(zip(columns, row, strict=True)) for row in rows])

@@ -1,5 +1,6 @@
 """The worker: claims runs, processes them, takes over runs of an earlier worker, and writes heartbeats."""
 
+import math
 import os
 import select
 import signal
@@ -11,13 +12,11 @@ from types import FrameType
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy.exc import OperationalError
-
-from app.db import create_database_engine
+from app.db import create_database_engine, first_line, why_unavailable
 from app.host.processes import own_process
 from app.runs.queue import UnknownRun
 from app.runs.targets import catalogue
-from app.runs.workers import OWN_RUN
+from app.runs.workers import OWN_RUN, WORKER_FRESH_SECONDS
 from app.settings import Settings
 from trainer.contract.kinds import kinds
 from worker import claim, records, recover
@@ -59,6 +58,7 @@ class Worker:
         self._stopped = threading.Event()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._beat_at = self._swept_at = 0.0
+        self._away_at = -math.inf
 
     @property
     def id(self) -> str:
@@ -125,9 +125,18 @@ class Worker:
         """Do one step; a temporarily locked or full database does not end anything."""
         try:
             return step()
-        except OperationalError as error:
-            log.warning("the database is unavailable", action="database-busy", error=str(error.orig))
+        except Exception as error:
+            if not self._is_away(error):
+                raise
             return None
+
+    def _is_away(self, error: Exception) -> bool:
+        """Return whether only the database cannot be used now; whatever was to be done is done later."""
+        reason = why_unavailable(error)
+        if reason:
+            self._away_at = time.monotonic()
+            log.warning("the database is unavailable", action="database-busy", reason=reason, error=first_line(error))
+        return bool(reason)
 
     def _beat(self) -> None:
         known = self._devices.poll()
@@ -151,7 +160,8 @@ class Worker:
         if time.monotonic() - self._swept_at < SWEEP_SECONDS:
             return
         self._swept_at = time.monotonic()
-        for orphan in recover.orphans(self._engine, self._me) if self._for_others else ():
+        settled = time.monotonic() - self._away_at > WORKER_FRESH_SECONDS
+        for orphan in recover.orphans(self._engine, self._me, settled=settled) if self._for_others else ():
             if recover.adopt(self._engine, self._me, orphan):
                 self._take(orphan.run_id)
 
@@ -187,10 +197,9 @@ class Worker:
             self._failures.pop(job.run_id, None)
         except (LeaseLost, UnknownRun) as error:
             self._drop(job.run_id, str(error))
-        except OperationalError as error:
-            log.warning("the database is unavailable", action="database-busy", error=str(error.orig))
         except Exception as error:
-            self._calmly(partial(self._failed, job, error))
+            if not self._is_away(error):
+                self._calmly(partial(self._failed, job, error))
         if job.done:
             self._drop(job.run_id, None)
 

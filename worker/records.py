@@ -9,7 +9,7 @@ from sqlalchemy import Engine, delete, update
 from sqlmodel import Session, col, select
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import put, read_session, write_session
 from app.runs import queue
 from app.runs.documents import traced
 from app.runs.models import Meta, RankRow, Run, StageAttempt
@@ -37,11 +37,8 @@ def database_id(engine: Engine) -> str:
     from uuid import uuid4
 
     with write_session(engine) as session:
-        row = session.get(Meta, "database_id")
-        if row is None:
-            row = Meta(key="database_id", value=uuid4().hex)
-            session.add(row)
-        return row.value
+        put(session, Meta(key="database_id", value=uuid4().hex), replace=False)
+        return session.exec(select(Meta.value).where(Meta.key == "database_id")).one()
 
 
 def load_run(engine: Engine, run_id: int) -> Run:
@@ -70,8 +67,11 @@ def attempts(engine: Engine, run_id: int) -> list[StageAttempt]:
 
 
 def owned(session: Session, run_id: int, me: Me) -> Run:
-    """Return the run for writing. Raises LeaseLost if another worker owns it now."""
-    run = queue.require_run(session, run_id)
+    """Return the run for writing: nobody else changes it until the end of the transaction.
+
+    Raises LeaseLost if another worker owns it now, queue.UnknownRun.
+    """
+    run = queue.hold_run(session, run_id)
     if run.worker_id != me.id:
         raise LeaseLost(f"run {run_id} is no longer owned by this worker")
     return run
@@ -80,7 +80,7 @@ def owned(session: Session, run_id: int, me: Me) -> Run:
 def make_run_folder(engine: Engine, run_id: int, me: Me, folder: Path) -> None:
     """Create the folder of a run that is about to start. Raises LeaseLost, queue.UnknownRun, OSError.
 
-    The database holds its lock meanwhile: a worker that was stopped until its run had ended elsewhere and was deleted
+    The run is held meanwhile: a worker that was stopped until its run had ended elsewhere and was deleted
     must not bring it back.
     """
     with write_session(engine) as session:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import ColumnElement, Engine, delete, insert
-from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
 
-from app.db import write_session
+from app.db import HOLD, Unavailable, first_line, write_session
 from app.runs.models import RankUsage, Run
 from worker.executors.base import RankUse
 from worker.lines import Heard
@@ -45,8 +44,8 @@ class UsageLog:
             return
         try:
             self._store(rows)
-        except OperationalError as error:
-            log.warning("a sample was not stored", action="usage-lost", run_id=self._run_id, error=str(error.orig))
+        except Unavailable as error:
+            log.warning("a sample was not stored", action="usage-lost", run_id=self._run_id, error=first_line(error))
 
     def _row(self, at: float, rank: int, use: RankUse) -> RankUsage:
         return RankUsage(
@@ -63,7 +62,8 @@ class UsageLog:
 
     def _store(self, rows: Sequence[RankUsage]) -> None:
         with write_session(self._engine) as session:
-            owner = session.exec(select(Run.worker_id).where(Run.id == self._run_id)).one_or_none()
+            held = select(Run.worker_id).where(Run.id == self._run_id).with_for_update(**HOLD)
+            owner = session.exec(held).one_or_none()
             if owner != self._worker_id:
                 return  # reading events detects that and releases the run
             session.execute(insert(RankUsage), [row.model_dump() for row in rows])

@@ -210,7 +210,7 @@ class Own:
     def _execute(self, body: dict[str, Any]) -> None:
         from app.runs.requests import read_request
         from app.runs.service import Service
-        from worker.claim import Me, lease
+        from worker.claim import LEASE_SECONDS, Me
         from worker.executors.local.foreground import ForegroundExecutor
         from worker.loop import Worker
 
@@ -218,7 +218,7 @@ class Own:
         service = Service(engine=client.engine, settings=client.settings)
 
         def record(me: Me) -> int:
-            return service.submit_own(read_request(body), actor="command", worker_id=me.id, lease_until=lease())
+            return service.submit_own(read_request(body), actor="command", worker_id=me.id, lease_seconds=LEASE_SECONDS)
 
         try:
             executor = ForegroundExecutor(client.settings, output_to_stderr=self._output_to_stderr)

@@ -45,18 +45,19 @@ class ChosenModel:
 class Chooser:
     """Chooses models and caches the choices until the database is written to.
 
-    SQLite reports writes much faster than it answers a query, and without a detour through a thread.
+    SQLite reports writes much faster than it answers a query, and without a detour through a thread. A database server
+    is asked every time.
     """
 
     def __init__(self, engine: Engine, runs_dir: Path) -> None:
         self._engine, self._runs_dir = engine, runs_dir
         self._data_version = DataVersion(engine)
-        self._version: int | None = None
+        self._version: object = None
         self._chosen: dict[int | None, ChosenModel] = {}
 
     async def choose(self, run_id: int | None) -> ChosenModel:
         """Return the model of one run, or with None the newest passing one. Raises ModelRefused."""
-        version = self._data_version.read()
+        version = self._data_version.read() if self._data_version.instant else None
         if version is None or version != self._version:
             self._version, self._chosen = version, {}
         known = self._chosen.get(run_id)

@@ -64,7 +64,7 @@ def edit_run(engine: Engine, run_id: int, wanted: Changes, *, actor: str) -> lis
     entry. Raises NotFound, also while the run is being deleted; Refused if the run would have too many tags.
     """
     with write_session(engine) as session:
-        run = get_run(session, run_id)
+        run = get_run(session, run_id, hold=True)
         told = [*_edit_name(run, wanted), *_edit_tags(session, run_id, wanted), *_edit_rest(run, wanted)]
         if told:
             session.add(run)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, tuple_
+from sqlalchemy import ColumnElement, literal, tuple_
 from sqlalchemy.orm import Mapped
 from sqlmodel import col
 
@@ -86,7 +86,10 @@ def parts(order: Order, place: Place | None = None) -> list[list[ColumnElement[b
 def _beyond(order: Order, place: Place) -> ColumnElement[bool]:
     if order in BY_NUMBER:
         return _past(order, col(Run.id), place.number)
-    return _past(order, tuple_(_column(order), col(Run.id)), tuple_(place.value, place.number))
+    # With the columns' types: a database server does not compare a number with a text, or a time without its zone.
+    columns: list[Any] = [_column(order), col(Run.id)]
+    values = (literal(value, column.type) for value, column in zip((place.value, place.number), columns, strict=True))
+    return _past(order, tuple_(*columns), tuple_(*values))
 
 
 def _past(order: Order, here: Any, there: Any) -> ColumnElement[bool]:

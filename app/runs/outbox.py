@@ -6,7 +6,8 @@ from typing import Any, Final
 from sqlalchemy import Table, delete, insert, select
 from sqlmodel import Session, col
 
-from app.clock import now, rfc3339
+from app.clock import rfc3339
+from app.db import database_time
 from app.runs.derived import Delivery, RunCheck, RunFacts
 from app.runs.models import Run, RunTag
 from trainer.contract.events import encodable
@@ -38,7 +39,7 @@ def record_end(session: Session, run_id: int) -> None:
         "started_at": rfc3339(row.started_at),
         "finished_at": rfc3339(row.finished_at),
     }
-    session.add(Delivery(run_id=run_id, run=run, next_at=now()))
+    session.add(Delivery(run_id=run_id, run=run, next_at=database_time(session)))
     session.flush()
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import func, update
 from sqlmodel import Session, col, select
 
 from app.clock import now
+from app.db import HOLD
 from app.runs.models import Run, RunHistory, RunTag
 from app.runs.outbox import record_end
 from app.runs.states import FINAL, Reason, State, check_move
@@ -92,7 +93,7 @@ def move(
 
 
 def _seconds_since_start(session: Session, run_id: int, moment: datetime) -> float | None:
-    started = session.exec(select(Run.started_at).where(Run.id == run_id)).one_or_none()
+    started = session.exec(select(Run.started_at).where(Run.id == run_id).with_for_update(**HOLD)).one_or_none()
     return None if started is None else (moment - started).total_seconds()
 
 
@@ -111,6 +112,20 @@ def require_run(session: Session, run_id: int) -> Run:
     return run
 
 
+def hold_run(session: Session, run_id: int) -> Run:
+    """Return the current row of a run that only this transaction may change until its end. Raises UnknownRun."""
+    run = session.get(Run, run_id, populate_existing=True, with_for_update=HOLD)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id}")
+    return run
+
+
+def hold_runs(session: Session, run_ids: Sequence[int]) -> set[int]:
+    """Return which of these runs exist; nobody else may change or delete them until the end of the transaction."""
+    query = select(Run.id).where(col(Run.id).in_(run_ids)).order_by(col(Run.id))  # one order, or two would deadlock
+    return {run_id for run_id in session.exec(query.with_for_update(**HOLD)) if run_id is not None}
+
+
 def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
     """Request the cancellation of a run and return it.
 
@@ -118,7 +133,7 @@ def request_cancel(session: Session, run_id: int, actor: str = "user") -> Run:
     writes the final state. A run that is stopping for another reason keeps stopping, and the cancel wins at the end.
     Raises UnknownRun, AlreadyFinal.
     """
-    run = require_run(session, run_id)
+    run = hold_run(session, run_id)
     state = State(run.state)
     if state in FINAL:
         raise AlreadyFinal(f"run {run_id} has ended ({state}); there is nothing to cancel")

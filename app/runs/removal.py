@@ -12,7 +12,7 @@ from sqlalchemy import Engine, delete, func
 from sqlmodel import col, select
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import HOLD, read_session, write_session
 from app.runs.errors import Conflict, NotFound
 from app.runs.models import AuditEntry, MetricChunk, Run, RunEvent
 from app.runs.ordering import LARGEST_ID
@@ -39,7 +39,7 @@ def delete_run(engine: Engine, settings: Settings, run_id: int, *, actor: str, s
     start of the service tries again.
     """
     with write_session(engine) as session:
-        run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
+        run = session.get(Run, run_id, with_for_update=HOLD) if 0 < run_id <= LARGEST_ID else None
         if run is None:
             raise NotFound("unknown_run", f"there is no run {run_id}")
         if not State(run.state).is_final:

@@ -1,7 +1,7 @@
 """Actions on runs: submit, cancel, retry. (Deleting is in `app.runs.removal`.)"""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, select
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import Lock, database_time, lock, read_session, write_session
 from app.runs import queue
 from app.runs.cluster import check_cluster
 from app.runs.devices import check_devices
@@ -70,7 +70,7 @@ class Service:
                 raise
             return known
 
-    def submit_own(self, request: RunRequest, *, actor: str, worker_id: str, lease_until: datetime) -> int:
+    def submit_own(self, request: RunRequest, *, actor: str, worker_id: str, lease_seconds: float) -> int:
         """Record a run that its own worker carries out at once, outside the queue, and return its number.
 
         Raises Refused naming the field; then nothing was recorded.
@@ -81,7 +81,8 @@ class Service:
             run_id = self._insert(session, request.tags, action="submit", note="", **columns)
             note = "in the terminal of whoever recorded it"
             begun: dict[str, Any] = {"note": note, "actor": worker_id, "worker_id": worker_id}
-            queue.move(session, run_id, State.QUEUED, State.STARTING, lease_until=lease_until, **begun)
+            until = database_time(session) + timedelta(seconds=lease_seconds)
+            queue.move(session, run_id, State.QUEUED, State.STARTING, lease_until=until, **begun)
             return run_id
 
     def submit_records(self, request: RunRequest, records: Path, *, actor: str) -> int:
@@ -91,7 +92,7 @@ class Service:
         """
         params = complete_params(request, self.settings)
         stage = next(stage.name for stage in find_kind(request.kind).stages(params) if stage.program is not None)
-        with write_session(self.engine) as session:
+        with write_session(self.engine, unhurried=True) as session:
             run_id = self._insert(session, request.tags, action="import", note="", **_columns(request, params, actor))
             place = RunPaths(self.settings.runs_dir / str(run_id)).attempt(stage, 1).root
             place.parent.mkdir(parents=True)
@@ -100,6 +101,7 @@ class Service:
 
     def _insert(self, session: Session, tags: list[str], *, action: str, note: str, **columns: Any) -> int:
         actor = columns["created_by"]
+        lock(session, Lock.RUN_FOLDERS, shared=True)
         run = queue.insert_run(session, tags=tags, actor=actor, note=note, **columns)
         run_id = queue.number_of(run)
         clear_leftovers(self.settings.runs_dir, run_id)
@@ -141,7 +143,7 @@ class Service:
         columns = {name: getattr(old, name) for name in ("name", "kind", "preset", "params", "launch")}
         columns |= {"created_by": actor, "retry_of": run_id}
         note = f"retry of run {run_id}" + ("" if source is None else _origin(source))
-        with write_session(self.engine) as session:
+        with write_session(self.engine, unhurried=True) as session:
             new_id = self._insert(session, tags, action="retry", note=note, **columns)
             if source is not None:
                 # Before the commit: no worker may start the run before its checkpoint exists.

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, false, func, or_
 from sqlalchemy import select as columns_of
 from sqlmodel import Session, col, select
 
+from app.db import HOLD
 from app.runs.documents import CurrentProgress, Queue, RunDocument, RunList, RunSummary, current_stage
 from app.runs.errors import NotFound
 from app.runs.models import RankRow, Run, RunHistory, RunTag, StageAttempt
@@ -122,9 +123,12 @@ def count_runs(session: Session) -> list[tuple[str, str, int]]:
     return [(kind, state, count) for kind, state, count in session.exec(query.group_by(col(Run.kind), col(Run.state)))]
 
 
-def get_run(session: Session, run_id: int) -> Run:
-    """Return the row of a run. Raises NotFound, also while it is being deleted."""
-    run = session.get(Run, run_id) if 0 < run_id <= LARGEST_ID else None
+def get_run(session: Session, run_id: int, *, hold: bool = False) -> Run:
+    """Return the row of a run; with `hold` only this transaction may change it.
+
+    Raises NotFound, also while it is being deleted.
+    """
+    run = session.get(Run, run_id, with_for_update=HOLD if hold else None) if 0 < run_id <= LARGEST_ID else None
     if run is None or run.deleting:
         raise NotFound("unknown_run", f"there is no run {run_id}; `ddp-audit list` shows the existing runs")
     return run

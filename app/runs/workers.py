@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from sqlmodel import Session, col, select
 
-from app.clock import now
+from app.db import database_time
 from app.host.processes import STOPPED_STATES, Identity
 from app.runs.models import WorkerRow
 
@@ -28,7 +28,7 @@ def live_workers(session: Session) -> list[WorkerRow]:
 
 def all_live_workers(session: Session) -> list[WorkerRow]:
     """Return every worker whose heartbeat is fresh, those too that carry out one run of their own and no other."""
-    oldest = now() - timedelta(seconds=WORKER_FRESH_SECONDS)
+    oldest = database_time(session) - timedelta(seconds=WORKER_FRESH_SECONDS)
     query = select(WorkerRow).where(WorkerRow.heartbeat_at >= oldest).order_by(col(WorkerRow.started_at))
     return list(session.exec(query))
 

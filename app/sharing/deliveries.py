@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 
 from app.clock import now, rfc3339
-from app.db import write_session
+from app.db import HOLD, database_time, write_session
 from app.documents import Document
 from app.runs.derived import Delivery, DeliveryAttempt
 from app.runs.errors import NotFound
@@ -98,10 +98,10 @@ def count_deliveries(session: Session) -> dict[str, int]:
 def redeliver(engine: Engine, delivery_id: int, *, actor: str) -> DeliveryDocument:
     """Make a delivery due now, whatever its status, and return it. Raises NotFound."""
     with write_session(engine) as session:
-        row = session.get(Delivery, delivery_id) if 0 < delivery_id < 2**63 else None
+        row = session.get(Delivery, delivery_id, with_for_update=HOLD) if 0 < delivery_id < 2**63 else None
         if row is None:
             raise NotFound("unknown_delivery", f"there is no delivery {delivery_id}")
-        row.status, row.next_at, row.delivered_at = "pending", now(), None
+        row.status, row.next_at, row.delivered_at = "pending", database_time(session), None
         session.add(row)
         entry = AuditEntry(at=now(), actor=actor, action="redeliver", run_id=row.run_id, detail=f"delivery {row.id}")
         session.add(entry)

@@ -22,7 +22,7 @@ from sqlalchemy import Engine, select, update
 from sqlmodel import Session, col
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import HOLD, database_time, read_session, write_session
 from app.runs.derived import Delivery, DeliveryAttempt
 from app.settings import Settings
 
@@ -81,19 +81,16 @@ def _skip_pending(engine: Engine) -> None:
 
 
 def _claim(engine: Engine) -> list[Message]:
-    due = (
-        select(col(Delivery.id))
-        .where(col(Delivery.status) == "pending", col(Delivery.next_at) <= now())
-        .order_by(col(Delivery.next_at), col(Delivery.id))
-        .limit(AT_ONCE)
-    )
+    pending = select(Delivery).where(col(Delivery.status) == "pending")
     with read_session(engine) as session:
-        if session.scalar(due) is None:
+        if session.scalar(pending.where(col(Delivery.next_at) <= database_time(session)).limit(1)) is None:
             return []
     with write_session(engine) as session:
-        rows = list(session.scalars(select(Delivery).where(col(Delivery.id).in_(due))))
+        moment = database_time(session)
+        due = pending.where(col(Delivery.next_at) <= moment).order_by(col(Delivery.next_at), col(Delivery.id))
+        rows = list(session.scalars(due.limit(AT_ONCE).with_for_update(skip_locked=True)))
         for place, row in enumerate(rows, start=1):
-            row.next_at = now() + timedelta(seconds=place * LEASE_SECONDS)
+            row.next_at = moment + timedelta(seconds=place * LEASE_SECONDS)
             session.add(row)
         return [Message(delivery_id=row.id or 0, number=row.attempts + 1, run=row.run) for row in rows]
 
@@ -104,7 +101,7 @@ def _attempt(engine: Engine, settings: Settings, client: httpx.Client, message: 
     status, error = _send(settings, client, message)
     seconds = round(time.perf_counter() - clock, 3)
     with write_session(engine) as session:
-        row = session.get(Delivery, message.delivery_id)
+        row = session.get(Delivery, message.delivery_id, with_for_update=HOLD)
         if row is None or row.attempts >= message.number:
             return
         attempt = DeliveryAttempt(
@@ -158,5 +155,5 @@ def _settle(session: Session, row: Delivery, error: str) -> None:
     elif row.attempts > len(WAITS_SECONDS):
         row.status = "failed"
     else:
-        row.next_at = now() + timedelta(seconds=WAITS_SECONDS[row.attempts - 1])
+        row.next_at = database_time(session) + timedelta(seconds=WAITS_SECONDS[row.attempts - 1])
     session.add(row)

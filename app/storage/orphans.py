@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import col
 
 from app.clock import now
-from app.db import read_session, write_session
+from app.db import Lock, lock, read_session, write_session
 from app.documents import Document
 from app.formats import many
 from app.runs.errors import Conflict
@@ -263,9 +263,10 @@ def _remove(engine: Engine, found: Sequence[Orphan]) -> list[Orphan]:
 
 def _set_aside(engine: Engine, orphan: Orphan, aside: Path) -> bool:
     """Rename a folder, unless a run has this number by now; return whether it was renamed."""
-    # A submission creates its folder before its row is visible, but holds the write lock throughout: under the lock a
+    # A submission creates its folder before its row is visible, but holds this lock throughout: under the lock a
     # missing row is really missing. Only the rename happens under the lock, however large the folder is.
     with write_session(engine) as session:
+        lock(session, Lock.RUN_FOLDERS)
         if session.scalar(select(col(Run.id)).where(col(Run.id) == orphan.run_id)) is not None:
             return False
         orphan.path.rename(aside)

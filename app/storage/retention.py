@@ -120,7 +120,7 @@ def plan(engine: Engine, settings: Settings, policy: Policy) -> Plan:
     """Return what `policy` would remove now; removes nothing."""
     sizes = run_sizes(engine, settings.runs_dir)
     query = select(*(col(getattr(Run, name)) for name in Candidate._fields)).where(col(Run.deleting).is_(False))
-    query = query.order_by(col(Run.finished_at).desc(), col(Run.id).desc())
+    query = query.order_by(col(Run.finished_at).desc().nulls_last(), col(Run.id).desc())
     if policy.kind is not None:
         query = query.where(col(Run.kind) == policy.kind)
     with read_session(engine) as session:

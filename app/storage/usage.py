@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from pydantic import Field
 from sqlalchemy import Engine, Select, and_, func, select
-from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col
 
 from app.clock import now
-from app.db import ASIDE_MS, read_session, write_session
+from app.db import ASIDE_MS, Unavailable, read_session, write_session
 from app.documents import Document
 from app.runs.derived import RunFacts
 from app.runs.models import Run
+from app.runs.queue import hold_runs
 from app.runs.states import FINAL
 
 ROWS_AT_ONCE = 200
@@ -105,11 +105,11 @@ def _measured(
 def _keep(engine: Engine, fresh: dict[int, Size]) -> None:
     """Store measurements, unless the database is locked or full: the next request then measures again."""
     ids = list(fresh)
-    with suppress(OperationalError):
+    with suppress(*Unavailable):
         for start in range(0, len(ids), ROWS_AT_ONCE):
             some = ids[start : start + ROWS_AT_ONCE]
             with write_session(engine, patience_ms=ASIDE_MS) as session:
-                alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_(some))))
+                alive = hold_runs(session, some)
                 for run_id in some:
                     if run_id in alive:
                         _keep_one(session, run_id, fresh[run_id])
@@ -123,7 +123,7 @@ def _keep_one(session: Session, run_id: int, size: Size) -> None:
 
 def measured_bytes(session: Session) -> int:
     """Return the bytes of all ended runs, as last measured."""
-    return session.scalar(select(func.sum(col(RunFacts.bytes)))) or 0
+    return int(session.scalar(select(func.sum(col(RunFacts.bytes)))) or 0)  # PostgreSQL sums to a decimal
 
 
 class RunUsage(Document):

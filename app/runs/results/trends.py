@@ -14,6 +14,7 @@ from app.runs.derived import RunCheck, RunFacts
 from app.runs.errors import NotFound, refused
 from app.runs.models import Run
 from app.runs.outbox import record_checks
+from app.runs.queue import hold_runs
 from app.runs.results.bounds import difference, share
 from app.runs.results.judged import JudgedNumber
 from app.runs.results.reading import read_result
@@ -92,7 +93,7 @@ def fill_checks(engine: Engine, runs_dir: Path, most: int = FILL_AT_ONCE) -> int
     found = [(run_id, kind, read_result(runs_dir, run_id).result) for run_id, kind in rows]
     if found:
         with write_session(engine, patience_ms=ASIDE_MS) as session:
-            alive = set(session.scalars(select(col(Run.id)).where(col(Run.id).in_([run_id for run_id, *_ in found]))))
+            alive = hold_runs(session, [run_id for run_id, *_ in found])
             for run_id, kind, result in found:
                 if run_id in alive:
                     record_checks(session, run_id, kind, result.checks if result else [])

@@ -26,7 +26,7 @@ class Watch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._data_version = DataVersion(engine)
-        self._version: int | None = None
+        self._version: object = None
         self._marks: dict[int, tuple[Any, ...]] = {}
         self._looks = 0
 
@@ -46,7 +46,7 @@ class Watch:
         output = self._looks % _LOOKS == 0
         version = self._data_version.read()
         before = self._marks
-        if version is None or version != self._version or not before.keys() >= set(runs):
+        if version != self._version or not before.keys() >= set(runs):
             self._marks = self._read(runs)
             self._version = version
         marks = {run: self._marks[run] for run in runs}

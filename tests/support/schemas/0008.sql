@@ -1,0 +1,1 @@
+-- Changes types on PostgreSQL only: no new table or column.
