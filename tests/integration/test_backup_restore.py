@@ -24,6 +24,8 @@ from app.storage.restore import restore
 from tests.support.ended import end_run
 from tests.support.waiting import meanwhile, until
 
+pytestmark = pytest.mark.sqlite
+
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Settings, Engine]]:

@@ -13,6 +13,8 @@ from app import db
 from app.settings import Settings
 from tests.support.service import Service, running_service
 
+pytestmark = pytest.mark.sqlite
+
 REQUEST = {"kind": "token-parity"}
 
 

@@ -96,6 +96,7 @@ def assert_not_found(done: Done, run_id: int) -> None:
     assert f"there is no run {run_id}" in done.stderr
 
 
+@pytest.mark.sqlite
 def test_real_race_of_figures_and_delete(engine: Engine, settings: Settings) -> None:
     with running_service(settings) as service:
         port = service.url.rsplit(":", 1)[1]

@@ -72,6 +72,7 @@ def test_every_order_pages_without_gaps(service: Service, sort: str, expected: l
     assert pages(service, sort, limit) == expected
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("order", "index"),
     [

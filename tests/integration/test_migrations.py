@@ -22,6 +22,8 @@ from app.db import create_database_engine
 from app.schema import SchemaTooNew, known_versions, migrate, schema_versions
 from app.settings import Settings
 
+pytestmark = pytest.mark.sqlite
+
 assert app.runs.models
 assert app.runs.derived
 assert app.sessions

@@ -19,6 +19,8 @@ from app.status import FRESH_SECONDS, WriteProbe
 from tests.support.pages_data import fill
 from tests.support.service import Service, running_service
 
+pytestmark = pytest.mark.sqlite
+
 ROOT = Path(__file__).resolve().parents[2]
 ROUTE = re.compile(r"@router\.get\(\s*\"(/[^\"]*)\"")
 TEXT = "notes.txt"

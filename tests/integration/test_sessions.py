@@ -205,6 +205,7 @@ def test_guesses_count_per_address(service: Service) -> None:
         assert other.get("/api/v1/runs", headers=bearer("guess")).status_code == 401
 
 
+@pytest.mark.sqlite
 def test_restored_database_lets_nobody_back_in(tmp_path: Path) -> None:
     """A backup lacks later sign-outs, so restoring it in place ends every session."""
     made, archive = settings(tmp_path / "data"), tmp_path / "before.tar"

@@ -23,6 +23,8 @@ from app.settings import Settings
 
 HOLDER = """
 import os, signal, sqlite3, sys
+
+pytestmark = pytest.mark.sqlite
 sys.stdin.readline()  # listed by now
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
 connection.execute("BEGIN IMMEDIATE")
