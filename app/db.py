@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -14,7 +14,7 @@ from sqlmodel import Session, SQLModel
 import app.database.postgres as server
 import app.database.sqlite as file
 from app.clock import now
-from app.database.columns import UtcDateTime
+from app.database.columns import UtcDateTime, encoded
 from app.database.postgres import Lock
 from app.database.version import DataVersion
 from app.settings import Settings
@@ -118,20 +118,22 @@ def server_is_settled(session: Session, seconds: float) -> bool:
     return (database_time(session) - began).total_seconds() > seconds
 
 
-def insert_rows(session: Session, model: type[SQLModel], columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Insert many rows of plain numbers, texts and bytes."""
-    if not rows:
-        return
-    connection, table = session.connection(), model.__table__  # type: ignore[attr-defined]
-    if _on_server(connection):
-        server.insert_rows(connection, table, columns, rows)
-    else:
-        file.insert_rows(connection, table.name, columns, rows)
+def insert_rows(connection: Connection, table: Table, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Insert many rows of values as Python has them, much faster than a statement per row."""
+    if rows:
+        insert = server.insert_rows if _on_server(connection) else file.insert_rows
+        insert(connection, table, columns, encoded(connection, table, columns, rows))
+
+
+def table_of(model: type[SQLModel]) -> Table:
+    """Return the table of a model."""
+    table: Table = model.__table__  # type: ignore[attr-defined]
+    return table
 
 
 def put(session: Session, row: SQLModel, *, replace: bool = True) -> None:
     """Insert a row, or with `replace` overwrite that with the same key; two writers at once do not fail."""
-    table = type(row).__table__  # type: ignore[attr-defined]
+    table = table_of(type(row))
     insert = postgresql.insert if _on_server(session.connection()) else sqlite.insert
     values, keys = row.model_dump(), [column.name for column in table.primary_key]
     statement: Any = insert(table).values(**values)

@@ -34,10 +34,12 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
-def schema_versions(engine: Engine) -> tuple[str | None, str]:
+def schema_versions(bound: Engine | Connection) -> tuple[str | None, str]:
     """Return (version of the database, newest version this program knows)."""
-    with engine.connect() as connection:
-        present = MigrationContext.configure(connection).get_current_revision()
+    if isinstance(bound, Engine):
+        with bound.connect() as connection:
+            return schema_versions(connection)
+    present = MigrationContext.configure(bound).get_current_revision()
     newest = ScriptDirectory.from_config(_config()).get_current_head()
     if newest is None:
         raise RuntimeError("the program has no migrations: its installation is incomplete")
@@ -57,7 +59,8 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
     """
     engine = create_database_engine(settings)
     try:
-        _check_server(engine)
+        with engine.connect() as connection:
+            check_server(connection)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with (settings.data_dir / ".migrate.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,17 +77,17 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
         engine.dispose()
 
 
-def _check_server(engine: Engine) -> None:
-    if engine.dialect.name != postgres.NAME:
+def check_server(connection: Connection) -> None:
+    """Raise DatabaseRefused for a server that is too old, or a database that cannot hold every text."""
+    if connection.dialect.name != postgres.NAME:
         return
-    with engine.connect() as connection:
-        encoding, version = connection.exec_driver_sql(
-            "SELECT current_setting('server_encoding'), current_setting('server_version_num')::int / 10000"
-        ).one()
+    encoding, version = connection.exec_driver_sql(
+        "SELECT current_setting('server_encoding'), current_setting('server_version_num')::int / 10000"
+    ).one()
     if version < OLDEST_SERVER:
         raise DatabaseRefused(f"the server is PostgreSQL {version}; {OLDEST_SERVER} or newer is needed")
     if encoding != "UTF8":
-        name = engine.url.database
+        name = connection.engine.url.database
         raise DatabaseRefused(
             f"database {name} has encoding {encoding}; create one with: createdb --encoding UTF8 --template template0"
         )

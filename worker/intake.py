@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Engine, insert, update
-from sqlmodel import Session, col, select
+from sqlmodel import Session, SQLModel, col, select
 
-from app.db import HOLD, insert_rows, read_session, write_session
+from app.db import HOLD, insert_rows, read_session, table_of, write_session
 from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
 from app.runs.telemetry.packing import pack
 from trainer.contract.paths import AttemptPaths
@@ -104,7 +104,9 @@ class Intake:
             (run_id, number, stage, attempt, rank, event_type, line)
             for number, (event_type, line) in enumerate(reading.batch.events, next_id)
         ]
-        insert_rows(session, RunEvent, ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows)
+        insert_rows(
+            session.connection(), table_of(RunEvent), ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows
+        )
 
     def _store_metrics(self, session: Session, reading: Reading, next_id: int) -> dict[tuple[int, str], OpenChunk]:
         grown: dict[tuple[int, str], OpenChunk] = {}
@@ -119,7 +121,7 @@ class Intake:
                 self._rewrite(session, key, chunk)
             grown[rank, key] = chunk
         columns = ("run_id", "first_event_id", "key", "rank", "stage", "attempt", "count", "steps", "points")
-        insert_rows(session, MetricChunk, columns, new)
+        _insert(session, MetricChunk, columns, new)
         return grown
 
     def _chunk_row(self, rank: int, key: str, chunk: OpenChunk) -> tuple[Any, ...]:
@@ -140,7 +142,12 @@ class Intake:
     def _store_malformed(self, session: Session, reading: Reading) -> None:
         place = (self._run_id, self._stage, self._attempt, reading.cursor.rank)
         rows = [(*place, *aside) for aside in reading.batch.malformed]
-        insert_rows(session, MalformedLine, ("run_id", "stage", "attempt", "rank", "offset", "text", "why"), rows)
+        insert_rows(
+            session.connection(),
+            table_of(MalformedLine),
+            ("run_id", "stage", "attempt", "rank", "offset", "text", "why"),
+            rows,
+        )
 
     def _store_rank(self, session: Session, cursor: Cursor) -> None:
         place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
@@ -209,3 +216,7 @@ def _heard_of(row: RankRow) -> Heard:
         ended=row.phase == "end",
         newest=newest,
     )
+
+
+def _insert(session: Session, model: type[SQLModel], columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    insert_rows(session.connection(), table_of(model), columns, rows)

@@ -235,12 +235,14 @@ def bring_up_to_date(settings: Settings) -> tuple[str | None, str]:
     """Migrate the database and return (version before, version after). Raises CommandError for a newer database."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from app.schema import SchemaTooNew, migrate
+    from app.database.address import shown
+    from app.db import first_line
+    from app.schema import DatabaseRefused, migrate
 
     try:
         return migrate(settings)
-    except SchemaTooNew as error:
+    except DatabaseRefused as error:
         raise CommandError(Exit.USAGE, str(error)) from None
     except (SQLAlchemyError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CommandError(Exit.FAILED, f"the database in {settings.data_dir} cannot be used: {reason}") from None
+        place = f"database {shown(settings.database)}" if settings.database_url else f"database in {settings.data_dir}"
+        raise CommandError(Exit.FAILED, f"the {place} cannot be used: {first_line(error)}") from None

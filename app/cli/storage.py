@@ -19,21 +19,21 @@ DataDir = Annotated[Path | None, typer.Option(help="Default: DDP_AUDIT_DATA_DIR.
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (usage, retention, orphans, backup, restore):
-        app.command(command.__name__)(command)
+    for command in (usage, retention, orphans, backup, restore, copy_database):
+        app.command(command.__name__.replace("_", "-"))(command)
 
 
 @contextmanager
 def told() -> Iterator[None]:
     """Turn refusals of the called services, a full disk and missing permissions into errors of the command."""
     from app.runs.errors import ServiceError
-    from app.schema import SchemaTooNew
+    from app.schema import DatabaseRefused
 
     try:
         yield
     except ServiceError as error:
         raise CommandError(of_status(error.status), error.detail, {"error": error.detail, "code": error.code}) from None
-    except SchemaTooNew as error:
+    except DatabaseRefused as error:
         raise CommandError(Exit.USAGE, str(error)) from None
     except OSError as error:
         raise CommandError(Exit.FAILED, str(error)) from None
@@ -134,6 +134,28 @@ def restore(
     from app.storage.restore import restore as put_back
 
     _report(lambda: put_back(local_settings(data_dir=data_dir), file, replace=replace), as_json=as_json)
+
+
+def copy_database(
+    source: Annotated[str, typer.Argument(help="Path of a SQLite file, or address of a database.")],
+    target: Annotated[str, typer.Argument(help="The same, of an empty database.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy the whole record to an empty database, such as from SQLite to PostgreSQL; stop the service first.
+
+    Every table is compared by rows and digest before anything is kept. The files of the runs stay where they are.
+    Then set DDP_AUDIT_DATABASE_URL to the new address.
+    """
+    from app.storage.copying import address
+    from app.storage.copying import copy_database as copy
+
+    with told():
+        copied = copy(address(source, "SOURCE"), address(target, "TARGET"))
+    if as_json:
+        emit({name: {"rows": item.rows, "digest": item.digest} for name, item in copied.items()})
+        return
+    table(("table", "rows", "digest"), [[name, item.rows, item.digest[:16]] for name, item in copied.items()])
+    say(f"{many(sum(item.rows for item in copied.values()), 'row')} copied; digests agree")
 
 
 def _report(work: Callable[[], dict[str, Any]], *, as_json: bool) -> None:

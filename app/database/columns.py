@@ -1,10 +1,22 @@
 """Column types that mean the same on SQLite and PostgreSQL: times in UTC, 64-bit numbers, text with any character."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, DateTime, Dialect, Integer, String, Table, Text, TypeDecorator, event
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Dialect,
+    Integer,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    event,
+)
 from sqlmodel import AutoString, SQLModel
 
 ESCAPE: Final = "\x1a"
@@ -71,6 +83,25 @@ class LongWords(Words):
 
     impl = Text
     cache_ok = True
+
+
+Rows = list[tuple[Any, ...]]
+
+
+def encoded(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> Rows:
+    """Return rows as the driver takes them, for statements that do not pass through SQLAlchemy."""
+    kinds = [table.c[name].type.dialect_impl(connection.dialect) for name in columns]
+    found = [(place, kind.bind_processor(connection.dialect)) for place, kind in enumerate(kinds)]
+    processors = [(place, processor) for place, processor in found if processor is not None]
+    if not processors:
+        return rows
+    changed = []
+    for row in rows:
+        values = list(row)
+        for place, processor in processors:
+            values[place] = processor(values[place])
+        changed.append(tuple(values))
+    return changed
 
 
 WHOLE: Final = BigInteger().with_variant(Integer(), "sqlite")

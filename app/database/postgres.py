@@ -86,17 +86,12 @@ def lock(connection: Connection, which: Lock, *, shared: bool) -> None:
 
 
 def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows by COPY, several times faster than a statement per row."""
-    encode = [table.c[name].type.bind_processor(connection.dialect) for name in columns]
+    """Insert rows of values that the driver knows by COPY, several times faster than a statement per row."""
     names = ", ".join(f'"{name}"' for name in columns)
-    odd = [(place, processor) for place, processor in enumerate(encode) if processor is not None]
     driver: Any = connection.connection.driver_connection
     with driver.cursor() as cursor, cursor.copy(f'COPY "{table.name}" ({names}) FROM STDIN') as copy:
         for row in rows:
-            values = list(row)
-            for place, processor in odd:
-                values[place] = processor(values[place])
-            copy.write_row(values)
+            copy.write_row(row)
 
 
 def reason_of(error: DBAPIError) -> str:

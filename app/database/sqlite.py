@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Engine, Table, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -71,9 +71,9 @@ def is_locked(error: OperationalError) -> bool:
     return "database is locked" in str(error.orig)
 
 
-def insert_rows(connection: Any, table: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Insert rows of plain values."""
+def insert_rows(connection: Any, table: Table, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Insert rows of values that the driver knows."""
     # Directly to the driver: building and compiling a dictionary per row costs more than the insert itself.
     names = ", ".join(f'"{column}"' for column in columns)
     marks = ", ".join("?" * len(columns))
-    connection.exec_driver_sql(f'INSERT INTO "{table}" ({names}) VALUES ({marks})', rows)  # noqa: S608  # names of ours
+    connection.exec_driver_sql(f'INSERT INTO "{table.name}" ({names}) VALUES ({marks})', rows)  # noqa: S608  # names of ours

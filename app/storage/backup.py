@@ -44,9 +44,10 @@ def database_path(settings: Settings) -> Path:
     """Return the file of the database. Raises Refused if it is not a SQLite file."""
     url = settings.database
     if url.get_backend_name() != "sqlite" or not url.database:
-        name = url.get_backend_name()
         raise refused(
-            "DDP_AUDIT_DATABASE_URL", f"backup and restore support SQLite files, this is {name}; use its own tools"
+            "DDP_AUDIT_DATABASE_URL",
+            "backup and restore support SQLite files; for PostgreSQL use pg_dump and pg_restore, "
+            "and copy the runs directory after pg_dump has ended",
         )
     return Path(url.database)
 

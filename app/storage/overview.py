@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from pydantic import Field
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 
+from app.db import on_server, read_session
 from app.documents import Document
 from app.settings import Settings
 from app.storage.cleaning import acquired_names
@@ -37,7 +38,7 @@ class StorageDocument(Usage):
 def storage(engine: Engine, settings: Settings, *, refresh: bool = False) -> StorageDocument:
     """Return the disk usage; with `refresh` ended runs are measured again."""
     datasets = data_sets(settings)
-    database = database_bytes(settings)
+    database = database_bytes(engine, settings)
     return StorageDocument(
         **dict(usage(engine, settings.runs_dir, refresh=refresh)),
         free_bytes=free_bytes(settings),
@@ -60,8 +61,11 @@ def data_sets(settings: Settings) -> list[DataSet]:
     return sorted(found, key=lambda item: (-item.bytes, item.name))
 
 
-def database_bytes(settings: Settings) -> int:
-    """Return the bytes of the SQLite file with its log; 0 for a database server."""
+def database_bytes(engine: Engine, settings: Settings) -> int:
+    """Return the bytes of the SQLite file with its log, or of the database on its server."""
+    with read_session(engine) as session:
+        if on_server(session):
+            return int(session.scalar(select(func.pg_database_size(func.current_database()))) or 0)
     return sum(path.stat().st_size for path in _database_files(settings) if path.is_file())
 
 

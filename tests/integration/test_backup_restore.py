@@ -284,7 +284,7 @@ def test_manifest_names_every_member(live: tuple[Settings, Engine], tmp_path: Pa
 def test_nothing_to_back_up(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         backup(Settings(data_dir=tmp_path / "none"), tmp_path / "b.tar")
-    with pytest.raises(Refused, match="postgresql"):
+    with pytest.raises(Refused, match="pg_dump"):
         backup(Settings(data_dir=tmp_path, database_url="postgresql://h/d"), tmp_path / "b.tar")
     with pytest.raises(NotFound):
         restore(Settings(data_dir=tmp_path / "none"), tmp_path / "no.tar")

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import event
 
 from app import db
+from app.database import sqlite
 from app.settings import Settings
 from tests.support.service import Service, running_service
 
@@ -21,7 +22,7 @@ REQUEST = {"kind": "token-parity"}
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 200)
-    monkeypatch.setattr(db, "PATIENCE_MS", 100)
+    monkeypatch.setattr(sqlite, "PATIENCE_MS", 100)
     with running_service(Settings(data_dir=tmp_path)) as running:
         yield running
 

@@ -28,9 +28,10 @@ def waiting(service: Service, why: str = "") -> int:
         return queue.number_of(run)
 
 
+@pytest.mark.sqlite  # its clock is this process's, and can be stopped
 def test_status_tells_workers_and_queue(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = now()
-    for module in ("tests.support.keeping_data", "app.runs.workers", "app.status"):
+    for module in ("tests.support.keeping_data", "app.db", "app.status"):
         monkeypatch.setattr(f"{module}.now", lambda: moment)
     first, second = waiting(service), waiting(service, "1 CPU run is active")
     found = service.get("/status").json()

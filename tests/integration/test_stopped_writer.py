@@ -15,6 +15,7 @@ from sqlmodel import select
 
 from app import db
 from app.clock import now
+from app.database import sqlite
 from app.db import create_database_engine, write_session
 from app.host.processes import Identity
 from app.runs.models import Meta, WorkerRow
@@ -37,7 +38,7 @@ connection.execute("COMMIT")
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(db, "PATIENCE_MS", 200)
+    monkeypatch.setattr(sqlite, "PATIENCE_MS", 200)
     monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 3000)
     settings = Settings(data_dir=tmp_path)
     migrate(settings)
@@ -126,7 +127,7 @@ def test_process_that_is_no_worker_of_this_host_is_left_alone(
 def test_lock_that_is_let_go_in_time_needs_no_look(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "PATIENCE_MS", 20_000)
+    monkeypatch.setattr(sqlite, "PATIENCE_MS", 20_000)
     engine.dispose()
     looked: list[int] = []
     monkeypatch.setattr("app.runs.workers.continue_stopped_workers", lambda _connection: looked.append(1))

@@ -103,8 +103,9 @@ def test_events_are_numbered_once(engine: Engine, settings: Settings, locked: bo
         assert "duplicate key" in str(ended.first)
     with read_session(engine) as session:
         assert list(session.exec(select(RunEvent.id).order_by(col(RunEvent.id)))) == [1, 2, 3, 4, 5]
+    with paths.events(0).open("a") as handle:
+        handle.write(json.dumps({**lines[0], "seq": 5}) + "\n")
     with pytest.raises(LeaseLost):
-        paths.events(0).write_text(paths.events(0).read_text() + json.dumps(lines[0]) + "\n")
         before.pull()
 
 
@@ -152,7 +153,7 @@ def test_orphans_are_not_runs_being_recorded(engine: Engine, settings: Settings,
         os.utime(folder, (0, 0))
         return len(remove_orphans(engine, settings))
 
-    ended = race(engine, locked, record, remove, r"INSERT INTO run ")
+    ended = race(engine, locked, record, remove, "INSERT INTO audit_entry")
     assert ended.first == 1
     assert (ended.second, folder.exists()) == ((0, True) if locked else (1, False))
 
