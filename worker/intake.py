@@ -12,10 +12,15 @@ from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, 
 from app.runs.telemetry.packing import pack
 from trainer.contract.paths import AttemptPaths
 from worker.lines import Heard, Points
+from worker.log import log
 from worker.tail import Cursor, Reading, Tails
 
 CHUNK_POINTS: Final = 512
 """The newest chunk of a series grows to this many points before the next one is started."""
+
+
+class Rewound(RuntimeError):
+    """The database has less than was stored: a server lost its last commits, or was restored. Nothing was written."""
 
 
 class LeaseLost(RuntimeError):
@@ -39,8 +44,8 @@ class Intake:
     ) -> None:
         self._engine, self._run_id, self._worker_id = engine, run_id, worker_id
         self._stage, self._attempt, self._paths = stage, attempt, paths
-        self._tails = Tails(paths)
         self._open: dict[tuple[int, str], OpenChunk] = {}
+        self._doubtful = False
         self._load()
 
     @property
@@ -54,11 +59,19 @@ class Intake:
         With `final` (the attempt has ended), an incomplete last line is stored as malformed.
         Raises LeaseLost, and sqlalchemy.exc.OperationalError if the database is locked or full; then nothing changed.
         """
+        if self._doubtful:
+            self._load()
         readings = self._tails.read(final=final)
         if not readings:
             return False
-        with write_session(self._engine) as session:
-            grown = self._store(session, readings)
+        self._doubtful = True  # until the commit has succeeded
+        try:
+            with write_session(self._engine) as session:
+                grown = self._store(session, readings)
+        except Rewound as error:
+            log.warning("reading events again", action="events-rewound", run_id=self._run_id, why=str(error))
+            return True
+        self._doubtful = False
         self._open.update(grown)
         for key in [key for key, chunk in self._open.items() if len(chunk.steps) >= CHUNK_POINTS]:
             del self._open[key]
@@ -66,20 +79,27 @@ class Intake:
         return True
 
     def _load(self) -> None:
+        """Take the positions from the database, which after a failure alone knows what it has stored."""
+        query = select(RankRow).where(
+            RankRow.run_id == self._run_id, RankRow.stage == self._stage, RankRow.attempt == self._attempt
+        )
         with read_session(self._engine) as session:
-            query = select(RankRow).where(
-                RankRow.run_id == self._run_id, RankRow.stage == self._stage, RankRow.attempt == self._attempt
-            )
-            for row in session.exec(query):
-                self._tails.cursors[row.rank] = Cursor(
-                    rank=row.rank,
-                    path=self._paths.events(row.rank),
-                    offset=row.offset,
-                    events=row.events,
-                    malformed=row.malformed,
-                    stored=True,
-                    heard=_heard_of(row),
-                )
+            found = [self._cursor(row) for row in session.exec(query)]
+        self._tails = Tails(self._paths)
+        self._tails.cursors.update({cursor.rank: cursor for cursor in found})
+        self._open.clear()
+        self._doubtful = False
+
+    def _cursor(self, row: RankRow) -> Cursor:
+        return Cursor(
+            rank=row.rank,
+            path=self._paths.events(row.rank),
+            offset=row.offset,
+            events=row.events,
+            malformed=row.malformed,
+            stored=True,
+            heard=_heard_of(row),
+        )
 
     def _store(self, session: Session, readings: list[Reading]) -> dict[tuple[int, str], OpenChunk]:
         owner = select(Run.next_event_id, Run.worker_id).where(Run.id == self._run_id).with_for_update(**HOLD)
@@ -92,7 +112,7 @@ class Intake:
             self._store_events(session, reading, next_id)
             grown |= self._store_metrics(session, reading, next_id)
             self._store_malformed(session, reading)
-            self._store_rank(session, reading.after)
+            self._store_rank(session, reading.after, before=reading.cursor.offset)
             next_id += len(reading.batch.events)
         session.execute(update(Run).where(col(Run.id) == self._run_id).values(next_event_id=next_id))
         self._store_progress(session, readings)
@@ -149,7 +169,7 @@ class Intake:
             rows,
         )
 
-    def _store_rank(self, session: Session, cursor: Cursor) -> None:
+    def _store_rank(self, session: Session, cursor: Cursor, *, before: int) -> None:
         place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
         values = _row_values(cursor)
         if not cursor.stored:
@@ -157,7 +177,10 @@ class Intake:
             cursor.stored = True
             return
         matches = [getattr(RankRow, name) == value for name, value in place.items()]
-        session.execute(update(RankRow).where(*matches).values(**values))
+        # At the expected position, or the events between would be missing, or be there twice.
+        changed: Any = session.execute(update(RankRow).where(*matches, col(RankRow.offset) == before).values(**values))
+        if changed.rowcount != 1:
+            raise Rewound(f"rank {cursor.rank} was not stored up to byte {before}")
 
     def _store_progress(self, session: Session, readings: list[Reading]) -> None:
         told = [reading.after for reading in readings if reading.after.heard.progress is not None]

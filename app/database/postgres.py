@@ -17,6 +17,7 @@ IDLE_MS: Final = 30_000
 locks would otherwise keep its runs from being taken over."""
 CONNECTION: Final = {
     "application_name": "ddp-audit",
+    "client_encoding": "utf8",
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,

@@ -17,10 +17,10 @@ from app.host.processes import Identity
 from benchmarks import chaos
 from benchmarks.chaos_lab import is_stopped, stop_while_writing
 
+pytestmark = pytest.mark.sqlite
+
 WRITER = """
 import sqlite3, sys, time
-
-pytestmark = pytest.mark.sqlite
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
 connection.execute("CREATE TABLE IF NOT EXISTS t (x)")
 print("ready", flush=True)

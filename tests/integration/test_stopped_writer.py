@@ -22,10 +22,10 @@ from app.runs.models import Meta, WorkerRow
 from app.schema import migrate
 from app.settings import Settings
 
+pytestmark = pytest.mark.sqlite
+
 HOLDER = """
 import os, signal, sqlite3, sys
-
-pytestmark = pytest.mark.sqlite
 sys.stdin.readline()  # listed by now
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
 connection.execute("BEGIN IMMEDIATE")

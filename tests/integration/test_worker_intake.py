@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import delete, event, update
 from sqlalchemy.exc import OperationalError
 from sqlmodel import col, select
 
 from app.db import create_database_engine, read_session, write_session
 from app.runs import queue
 from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
-from app.runs.telemetry.packing import unpack
+from app.runs.telemetry.packing import pack, unpack
 from app.schema import migrate
 from app.settings import Settings
 from trainer.contract.paths import AttemptPaths, RunPaths
@@ -195,3 +195,23 @@ def test_rank_and_stage_rows_follow(desk: Desk) -> None:
     assert (stage.done, stage.total, stage.unit) == (3, 8, "updates")
     heard = desk.intake().ranks[0]
     assert (heard.started, heard.ended, heard.phase, heard.newest) == (True, False, "train", 1002.0)
+
+
+def test_lost_commits_are_read_again(desk: Desk) -> None:
+    """A server that loses its last commits, or is restored, goes back in time: the files have everything."""
+    intake = desk.intake()
+    written = [desk.event("metrics", step=step, values={"loss": 0.5}).decode() for step in range(3)]
+    drain(intake)
+    kept = desk.rows(select(RankRow))[0]
+    written += [desk.event("metrics", step=step, values={"loss": 0.25}).decode() for step in range(3, 5)]
+    drain(intake)
+    with write_session(desk.engine) as session:
+        session.execute(delete(RunEvent).where(col(RunEvent.id) > 3))
+        session.execute(update(MetricChunk).values(count=3, steps=pack([0.0, 1.0, 2.0]), points=pack([0.5] * 3)))
+        session.execute(update(RankRow).values(offset=kept.offset, events=kept.events))
+        session.execute(update(Run).values(next_event_id=4))
+    written.append(desk.event("metrics", step=5, values={"loss": 0.125}).decode())
+    drain(intake)
+    assert desk.lines() == written
+    assert desk.series("loss") == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
+    assert desk.rows(select(RankRow))[0].events == 6

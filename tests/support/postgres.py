@@ -25,7 +25,6 @@ USER, PASSWORD = "ddp", "s3cret/with:odd@signs"
 TEMPLATE = "migrated"
 SETTINGS = {
     "fsync": "off",  # these databases need not survive a power cut
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_connections": "200",
     "timezone": "Asia/Kathmandu",  # a server in another zone, off by a quarter of an hour
