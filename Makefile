@@ -7,10 +7,10 @@ DIST   := dist
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help env setup run test test-cluster check format test-floor wheel bench
+.PHONY: help env setup run test test-cluster test-postgres check format test-floor wheel bench
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("ddp-audit needs Python 3.11 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
@@ -44,7 +44,15 @@ run: setup ## set up, then start web and worker on 127.0.0.1:8000
 
 # Many tests wait for real jobs in data directories of their own, so two files run at a time.
 test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/postgres
+
+# Tests of what the database does, by area; their server is started by the tests.
+ON_POSTGRES := $(patsubst %,tests/integration/test_%.py,api_runs api_telemetry edit_runs exports following keeping \
+	list_columns list_cursors list_orders list_walks queue_moves removing sessions sharing_http standing_http stream_api \
+	webhook worker_finish worker_intake)
+
+test-postgres: $(VENV)/.dev ## run the tests of the database on a PostgreSQL server, started from the system's binaries
+	$(BIN)/python -m pytest --database=postgres --numprocesses=2 --dist=loadfile tests/postgres $(ON_POSTGRES)
 
 test-cluster: $(VENV)/.dev ## run tests/cluster on a real Slurm that is started here (root; Debian: slurm-wlm, munge)
 	DDP_AUDIT_TEST_CLUSTER=1 $(BIN)/python -m pytest --numprocesses=2 tests/cluster

@@ -147,7 +147,7 @@ def test_wrong_addresses_are_told(server: Server, tmp_path: Path, given: str, co
         "{password}": server.url("migrated", password="hidden"),
         "{encoding}": server.url("odd"),
     }.get(given, given)
-    for arguments in (["list"], ["worker", "--once"], ["serve", "--port", "0"], ["migrate"]):
+    for arguments in (["list"], ["serve", "--port", "0"]):
         done = command(*arguments, data_dir=tmp_path, url=url)
         assert done.returncode == code, (arguments, done)
         assert told in done.stderr
