@@ -4,23 +4,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Engine, insert, update
-from sqlmodel import Session, SQLModel, col, select
+from sqlalchemy import Engine, update
+from sqlmodel import Session, col, select
 
-from app.db import HOLD, insert_rows, read_session, table_of, write_session
-from app.runs.models import MalformedLine, MetricChunk, RankRow, Run, RunEvent, StageAttempt
+from app.db import HOLD, read_session, write_session
+from app.runs.models import RankRow, Run, StageAttempt
 from app.runs.telemetry.packing import pack
 from trainer.contract.paths import AttemptPaths
 from worker.lines import Heard, Points
 from worker.log import log
+from worker.rows import Rewound, Rows
 from worker.tail import Cursor, Reading, Tails
 
 CHUNK_POINTS: Final = 512
 """The newest chunk of a series grows to this many points before the next one is started."""
-
-
-class Rewound(RuntimeError):
-    """The database has less than was stored: a server lost its last commits, or was restored. Nothing was written."""
 
 
 class LeaseLost(RuntimeError):
@@ -108,79 +105,51 @@ class Intake:
             raise LeaseLost(f"run {self._run_id} is no longer owned by this worker")
         next_id = found[0]
         grown: dict[tuple[int, str], OpenChunk] = {}
+        rows = Rows()
         for reading in readings:
-            self._store_events(session, reading, next_id)
-            grown |= self._store_metrics(session, reading, next_id)
-            self._store_malformed(session, reading)
-            self._store_rank(session, reading.after, before=reading.cursor.offset)
+            self._take_events(rows, reading, next_id)
+            grown |= self._take_metrics(rows, reading, next_id)
+            self._take_rank(rows, reading)
             next_id += len(reading.batch.events)
+        rows.write(session)
         session.execute(update(Run).where(col(Run.id) == self._run_id).values(next_event_id=next_id))
         self._store_progress(session, readings)
         return grown
 
-    def _store_events(self, session: Session, reading: Reading, next_id: int) -> None:
+    def _take_events(self, rows: Rows, reading: Reading, next_id: int) -> None:
         run_id, stage, attempt, rank = self._run_id, self._stage, self._attempt, reading.cursor.rank
-        rows = [
+        rows.events += [
             (run_id, number, stage, attempt, rank, event_type, line)
             for number, (event_type, line) in enumerate(reading.batch.events, next_id)
         ]
-        insert_rows(
-            session.connection(), table_of(RunEvent), ("run_id", "id", "stage", "attempt", "rank", "type", "line"), rows
-        )
+        rows.malformed += [(run_id, stage, attempt, rank, *aside) for aside in reading.batch.malformed]
 
-    def _store_metrics(self, session: Session, reading: Reading, next_id: int) -> dict[tuple[int, str], OpenChunk]:
+    def _take_metrics(self, rows: Rows, reading: Reading, next_id: int) -> dict[tuple[int, str], OpenChunk]:
         grown: dict[tuple[int, str], OpenChunk] = {}
-        new, rank = [], reading.cursor.rank
+        rank = reading.cursor.rank
         for key, points in reading.batch.metrics.items():
             chunk = self._open.get((rank, key))
             if chunk is None or len(chunk.steps) + len(points.steps) > CHUNK_POINTS:
                 chunk = OpenChunk(first_event_id=next_id + points.first, steps=points.steps, values=points.values)
-                new.append(self._chunk_row(rank, key, chunk))
+                place = (self._run_id, chunk.first_event_id, key, rank, self._stage, self._attempt)
+                rows.chunks.append((*place, len(chunk.steps), pack(chunk.steps), pack(chunk.values)))
             else:
                 chunk = _extended(chunk, points)
-                self._rewrite(session, key, chunk)
+                found = {"old_run_id": self._run_id, "old_first_event_id": chunk.first_event_id, "old_key": key}
+                values = {"count": len(chunk.steps), "steps": pack(chunk.steps), "points": pack(chunk.values)}
+                rows.grown.append({**found, **values})
             grown[rank, key] = chunk
-        columns = ("run_id", "first_event_id", "key", "rank", "stage", "attempt", "count", "steps", "points")
-        _insert(session, MetricChunk, columns, new)
         return grown
 
-    def _chunk_row(self, rank: int, key: str, chunk: OpenChunk) -> tuple[Any, ...]:
-        place = (self._run_id, chunk.first_event_id, key, rank, self._stage, self._attempt)
-        return (*place, len(chunk.steps), pack(chunk.steps), pack(chunk.values))
-
-    def _rewrite(self, session: Session, key: str, chunk: OpenChunk) -> None:
-        session.execute(
-            update(MetricChunk)
-            .where(
-                col(MetricChunk.run_id) == self._run_id,
-                col(MetricChunk.first_event_id) == chunk.first_event_id,
-                col(MetricChunk.key) == key,
-            )
-            .values(count=len(chunk.steps), steps=pack(chunk.steps), points=pack(chunk.values))
-        )
-
-    def _store_malformed(self, session: Session, reading: Reading) -> None:
-        place = (self._run_id, self._stage, self._attempt, reading.cursor.rank)
-        rows = [(*place, *aside) for aside in reading.batch.malformed]
-        insert_rows(
-            session.connection(),
-            table_of(MalformedLine),
-            ("run_id", "stage", "attempt", "rank", "offset", "text", "why"),
-            rows,
-        )
-
-    def _store_rank(self, session: Session, cursor: Cursor, *, before: int) -> None:
-        place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": cursor.rank}
-        values = _row_values(cursor)
-        if not cursor.stored:
-            session.execute(insert(RankRow).values(**place, **values))
-            cursor.stored = True
-            return
-        matches = [getattr(RankRow, name) == value for name, value in place.items()]
-        # At the expected position, or the events between would be missing, or be there twice.
-        changed: Any = session.execute(update(RankRow).where(*matches, col(RankRow.offset) == before).values(**values))
-        if changed.rowcount != 1:
-            raise Rewound(f"rank {cursor.rank} was not stored up to byte {before}")
+    def _take_rank(self, rows: Rows, reading: Reading) -> None:
+        rank, values = reading.cursor.rank, _row_values(reading.after)
+        place = {"run_id": self._run_id, "stage": self._stage, "attempt": self._attempt, "rank": rank}
+        if reading.cursor.stored:
+            found = {f"old_{name}": value for name, value in place.items()}
+            rows.ranks.append({**found, "old_offset": reading.cursor.offset, **values})
+        else:
+            rows.new_ranks.append({**place, **values})
+            reading.after.stored = True
 
     def _store_progress(self, session: Session, readings: list[Reading]) -> None:
         told = [reading.after for reading in readings if reading.after.heard.progress is not None]
@@ -239,7 +208,3 @@ def _heard_of(row: RankRow) -> Heard:
         ended=row.phase == "end",
         newest=newest,
     )
-
-
-def _insert(session: Session, model: type[SQLModel], columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    insert_rows(session.connection(), table_of(model), columns, rows)

@@ -14,6 +14,8 @@ LARGEST_LOCAL_RANK: Final = 1 << 20
 LATEST: Final = 2.0**32
 KEPT_CHARACTERS: Final = 4096
 """Maximum stored length of a malformed line."""
+LONGEST_NAME: Final = 500
+"""Characters of a metric's name: it is part of an index, whose entries a database server bounds."""
 NUMBERS: Final = frozenset({int, float})
 
 
@@ -91,6 +93,8 @@ class Batch:
         step, values = record["step"], record["values"]
         if type(values) is not dict:
             raise Malformed("values of a metrics event must be an object")
+        if max(map(len, values), default=0) > LONGEST_NAME:
+            raise Malformed(f"the name of a metric has at most {LONGEST_NAME} characters")
         x = NULL if step is None else float(_step(step))
         if not NUMBERS.issuperset(map(type, values.values())):
             values = {key: _number(key, value) for key, value in values.items()}

@@ -16,10 +16,12 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from app.db import Engine
+from app.db import Engine, why_unavailable
 from app.runs.telemetry.watching import WATCH_SECONDS, Watch
 
 HEARTBEAT_SECONDS: Final = 15.0
+AWAY_SECONDS: Final = 1.0
+"""Pause of a stream before it asks a database again that is away."""
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of every stream: no caching, no buffering by proxies."""
@@ -54,11 +56,21 @@ class Channel:
     async def shared(self, place: Hashable, read: Callable[[], Awaitable[Found]]) -> Found:
         """Return the reading of a position; within a tick, it is made once, by the `read` of the first caller."""
         reading = self._readings.get(place)
-        if reading is None:
+        if reading is None or (reading.done() and reading.exception() is not None):
             reading = asyncio.ensure_future(read())
             self._readings[place] = reading
         found: Found = await asyncio.shield(reading)  # a client that disconnects does not affect the others
         return found
+
+
+async def wait_out(error: Exception) -> None:
+    """Return after a moment if `error` says that the database is away: a stream goes on when it is back.
+
+    Raises any other error.
+    """
+    if not why_unavailable(error):
+        raise error
+    await asyncio.sleep(AWAY_SECONDS)
 
 
 class Live:
@@ -137,4 +149,5 @@ class Watcher(threading.Thread):
                 log.warning("cannot watch the database", action="watch-failed", error=str(error))
                 with suppress(Exception):
                     self._watch.close()
+                self._stopped.wait(AWAY_SECONDS)
         self._watch.close()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli.exits import CommandError
 from app.cli.main import app as command_line
-from app.db import create_database_engine, read_session, write_session
+from app.db import create_database_engine, insert_rows, read_session, write_session
 from app.runs import queue
 from app.runs.errors import Conflict, NotFound, Refused
 from app.runs.models import MalformedLine, Meta, Run, RunHistory, WorkerRow
@@ -85,8 +85,6 @@ def empty(url: str, tmp_path: Path) -> bool:
 def test_broken_copy_leaves_nothing(
     server: Server, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert_rows = copying.insert_rows
-
     def lossy(connection: Any, table: Any, columns: Any, rows: Any) -> None:
         insert_rows(connection, table, columns, rows[:-1] if table.name == "run_history" else rows)
 
@@ -104,8 +102,6 @@ def test_broken_copy_leaves_nothing(
 def test_changed_value_is_noticed(
     server: Server, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert_rows = copying.insert_rows
-
     def careless(connection: Any, table: Any, columns: Any, rows: Any) -> None:
         place = columns.index("text") if table.name == "malformed_line" else None
         changed = [row if place is None else (*row[:place], row[place] + " ", *row[place + 1 :]) for row in rows]
@@ -146,7 +142,7 @@ def test_source_in_use_is_refused(server: Server, filled: Path, tmp_path: Path) 
     made = create_database_engine(Settings(data_dir=tmp_path, database_url=f"sqlite:///{filled}"))
     from app.clock import now
 
-    at = {"started_at": now(), "heartbeat_at": now()}
+    at: dict[str, Any] = {"started_at": now(), "heartbeat_at": now()}
     with write_session(made) as session:
         row = WorkerRow(id="live", pid=7, pid_start=1, boot_id="b", host="h", **at)
         session.execute(insert(WorkerRow).values(row.model_dump()))

@@ -48,8 +48,9 @@ def _as_owner() -> list[str]:
 class Server:
     """One server on a free port of this machine; `stop` and `start` again as a failing one would."""
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, *, durable: bool = False) -> None:
         self.folder, self._programs = folder, programs
+        self._settings = {**SETTINGS, **({"fsync": "on", "full_page_writes": "on"} if durable else {})}
         self._data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._names = count(1)
@@ -71,7 +72,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait until it accepts connections."""
-        chosen = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        chosen = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         argv = [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), "-k", str(self.folder)]
         log = self.folder / "log"
         with log.open("ab") as output:
@@ -125,12 +126,12 @@ class Server:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
+def running_server(*, durable: bool = False) -> Iterator[Server]:
     """Start a server in a folder of its own, and remove both afterwards."""
     programs = binaries()
     assert programs is not None, "no PostgreSQL on this machine: apt-get install postgresql"
     folder = Path(tempfile.mkdtemp(prefix="ddp-audit-postgres-", dir="/tmp"))
-    server = Server(folder, programs)
+    server = Server(folder, programs, durable=durable)
     try:
         server.start()
         yield server

@@ -19,7 +19,7 @@ from app.runs.telemetry.items import EventFilter, Item, OutputFilter, Wanted
 from app.web.api.answers import answers
 from app.web.api.telemetry import EventType, RankNumber, StageName
 from app.web.security.sessions import Admission
-from app.web.streams import HEADERS, HEARTBEAT, HEARTBEAT_SECONDS, Live
+from app.web.streams import HEADERS, HEARTBEAT, HEARTBEAT_SECONDS, Live, wait_out
 
 router = APIRouter(prefix="/runs/{run_id}", tags=["telemetry"])
 
@@ -76,13 +76,19 @@ async def _frames(request: Request, run_id: int, cursor: Cursor, wanted: Wanted)
     yield RETRY
     admission = Admission(request)
     with live.channel(run_id) as channel:
-        while not live.closing and await admission.holds():
+        while not live.closing:
             tick = channel.tick
             read = partial(run_in_threadpool, _read, request, run_id, cursor, wanted)
             try:
+                if not await admission.holds():
+                    return
                 found = await channel.shared((cursor, wanted), read)
             except NotFound:  # deleted while it was followed
                 return
+            except Exception as error:
+                await wait_out(error)
+                yield HEARTBEAT
+                continue
             cursor = found.cursor
             if found.frames:
                 yield found.frames

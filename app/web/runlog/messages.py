@@ -16,7 +16,7 @@ from app.runs.errors import NotFound
 from app.runs.telemetry.cursor import Cursor
 from app.web.runlog.following import Place, Reading, read_shared
 from app.web.security.sessions import Admission
-from app.web.streams import HEARTBEAT, HEARTBEAT_SECONDS, Live
+from app.web.streams import HEARTBEAT, HEARTBEAT_SECONDS, Live, wait_out
 from app.web.views import rendering
 
 PAUSE_SECONDS: Final = 0.3
@@ -29,13 +29,19 @@ async def live_messages(request: Request, place: Place) -> AsyncIterator[str | b
     shown: dict[str, str] = {}
     admission = Admission(request)
     with live.channel(place.run_id) as channel:
-        while not live.closing and await admission.holds():
+        while not live.closing:
             tick = channel.tick
             try:
+                if not await admission.holds():
+                    return
                 reading = await read_shared(request, channel, place)
             except NotFound:  # deleted while its page was open
                 yield sse("deleted", event="end")
                 return
+            except Exception as error:
+                await wait_out(error)
+                yield HEARTBEAT
+                continue
             for message in _news(request, reading, shown):
                 yield message
             if reading.final:

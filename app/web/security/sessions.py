@@ -106,5 +106,6 @@ class Admission:
         """Return whether the answer may continue; queries at most every few seconds."""
         if not self._asks or time.monotonic() - self._looked_at < LOOK_AGAIN_SECONDS:
             return True
-        self._looked_at = time.monotonic()
-        return await run_in_threadpool(self._sessions.read, self._request) is not None
+        holds = await run_in_threadpool(self._sessions.read, self._request) is not None
+        self._looked_at = time.monotonic()  # not before: a database that is away has not answered
+        return holds

@@ -44,6 +44,7 @@ def test_line_is_stored_unchanged() -> None:
         (b'{"seq":0,"t":1e300,"type":"end"}', "not a time"),
         (b'{"seq":0,"t":1,"type":"metrics","step":1,"values":[1]}', "must be an object"),
         (b'{"seq":0,"t":1,"type":"metrics","step":1,"values":{"a":"many"}}', "'a' is not a number"),
+        (event("metrics", step=1, values={"a": 1, "b" * 501: 1}), "at most 500 characters"),
         (b'{"seq":0,"t":1,"type":"metrics","step":1,"values":{"a":true}}', "'a' is not a number"),
         (b'{"seq":0,"t":1,"type":"phase","phase":"x","step":1e300}', "step must be an integer"),
         (b'{"seq":0,"t":1,"type":"phase","phase":7,"step":1}', "phase must be text"),
