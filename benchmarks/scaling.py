@@ -13,18 +13,19 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
-import orjson
-from sqlalchemy import Engine, func
+from sqlalchemy import func
 from sqlmodel import select
 
 from app.db import create_database_engine, read_session
-from app.runs.models import RankRow, RunEvent
+from app.runs.models import RunEvent
 from app.settings import Settings
 from benchmarks.machine import header
 from benchmarks.open_streams import follow, service
@@ -137,9 +138,8 @@ def streams(server: Server, _repeat: int, *, quick: bool) -> None:
     """Compare the delay of events in streams of one web process while 1, 2 and 4 workers write."""
     seconds, held = (3.0, 8) if quick else (20.0, 40)
     print(f"\n## streams: {held} streams of one web process, one run of two ranks per worker, 10 events/s a rank")
-    print(
-        "| database | workers | events sent | median delay | 99 % | web process, share of a core |\n|---|---|---|---|---|---|"
-    )
+    print("| database | workers | events sent | median delay | 99 % | web process, share of a core |")
+    print("|---|---|---|---|---|---|")
     for name in DATABASES:
         for count in (1, 2, 4):
             with database(name, server) as settings:
@@ -168,7 +168,8 @@ def _streams(settings: Settings, count: int, held: int, seconds: float) -> tuple
             before = sum(process.cpu_times()[:2])
             for feeder in feeders:
                 feeder.start()
-            await asyncio.to_thread(lambda: [feeder.join() for feeder in feeders])
+            for feeder in feeders:
+                await asyncio.to_thread(feeder.join)
             await asyncio.sleep(1)
             shares.append((sum(process.cpu_times()[:2]) - before) / seconds)
             for task in tasks:
@@ -216,13 +217,12 @@ def _follow_files(settings: Settings, run_id: int, paths: AttemptPaths, ended: A
 def ranks(server: Server, _repeat: int, *, quick: bool) -> None:
     """Let 1,024 ranks write ten events a second each, and one worker on one core store them."""
     count, rate, seconds = (64, 10.0, 4.0) if quick else (1024, 10.0, 60.0)
+    total = f"{rate:g} events/s each ({count * rate:,.0f}/s)"
+    print(f"\n## ranks: {count:,} ranks, {total}, {seconds:g} s, two metrics per event, worker on one core")
     print(
-        f"\n## ranks: {count:,} ranks, {rate:g} events/s each ({count * rate:,.0f}/s), {seconds:g} s, worker on one core"
+        "| database | written/s | written | stored | all stored after the last write | transaction: median, longest | core |"
     )
-    print(
-        "| database | written | stored | age of the oldest newest event at the end | longest transaction | core used |"
-    )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for name in DATABASES:
         with database(name, server) as settings:
             print(f"| {name} | {in_child(_ranks, settings.model_dump(), count, rate, seconds)}", flush=True)
@@ -233,36 +233,23 @@ def _ranks(values: dict[str, Any], count: int, rate: float, seconds: float) -> s
     engine = create_database_engine(settings)
     run_id, paths = active_run(engine, settings)
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(paths.root), str(count), str(rate), str(seconds)], cwd=os.getcwd()
+        [sys.executable, "-c", WRITER, str(paths.root), str(count), str(rate), str(seconds)], cwd=Path.cwd()
     )
     pin(0)
-    behind: list[float] = []
+    ended: list[float] = []
+    watcher = threading.Thread(target=lambda: ended.append(writer.wait() + time.perf_counter()))
+    watcher.start()
     worked = time.process_time()
-
-    def ended() -> bool:
-        if writer.poll() is None:
-            return False
-        behind.append(_behind(engine, run_id, paths))
-        return True
-
-    turns = _follow_files(settings, run_id, paths, ended)
-    worked = time.process_time() - worked
+    turns = _follow_files(settings, run_id, paths, lambda: ended)
+    behind, worked = time.perf_counter() - ended[0], time.process_time() - worked
+    watcher.join()
     written = sum(sum(1 for _ in paths.events(rank).open("rb")) for rank in range(count))
     stored = _stored(settings)
     engine.dispose()
-    longest = max(took for _, took in turns)
-    return f"{written:,} | {stored:,} | {behind[0]:.1f} s | {longest:.2f} s | {worked / seconds:.0%} |"
-
-
-def _behind(engine: Engine, run_id: int, paths: AttemptPaths) -> float:
-    """Return by how much the newest stored event of any rank is older than the newest one in its file."""
-    with read_session(engine) as session:
-        seen = {row.rank: row.last_seen for row in session.exec(select(RankRow).where(RankRow.run_id == run_id))}
-    late = []
-    for rank, moment in seen.items():
-        newest = orjson.loads(paths.events(rank).read_bytes().splitlines()[-1])["t"]
-        late.append(newest - (moment.timestamp() if moment else 0.0))
-    return max(late)
+    took = ended[0] - turns[0][0]
+    middle, longest = (function(taken for _, taken in turns) for function in (statistics.median, max))
+    shown = f"{written / took:,.0f} | {written:,} | {stored:,} | {behind:.2f} s | {middle:.2f} s, {longest:.2f} s"
+    return f"{shown} | {worked / (took + behind):.0%} |"
 
 
 WRITER = """

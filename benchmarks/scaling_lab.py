@@ -76,8 +76,8 @@ def write_files(paths: AttemptPaths, ranks: int, events: int, metrics: int) -> N
         paths.events(rank).write_bytes(data)
 
 
-def keep_writing(paths: AttemptPaths, ranks: int, rate: float, seconds: float, metrics: int, core: int) -> None:
-    """Append an event to the file of every rank `rate` times a second, in turn, as ranks do; for a process of its own."""
+def keep_writing(paths: AttemptPaths, ranks: int, rate: float, seconds: float, *, core: int) -> None:
+    """Append an event of two metrics to the file of every rank `rate` times a second, in turn; fills a process."""
     pin(core)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -85,7 +85,7 @@ def keep_writing(paths: AttemptPaths, ranks: int, rate: float, seconds: float, m
     began = time.perf_counter()
     for number in range(round(rate * seconds)):
         for rank, handle in enumerate(handles):
-            handle.write(line(number, metrics))
+            handle.write(line(number, 2))
             ahead = began + (number + rank / ranks) / rate - time.perf_counter()
             if ahead > 0.002:
                 time.sleep(ahead)
