@@ -81,7 +81,7 @@ def ingest(server: Server, repeat: int, *, quick: bool) -> None:
 
 
 def in_child(function: Any, *arguments: Any) -> Any:
-    """Return what a function returns in a process of its own, so that no round inherits another's state."""
+    """Return what a function returns in a separate process, so that no round inherits another's state."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
@@ -117,7 +117,7 @@ def _require(found: int, wanted: int) -> None:
 
 def workers(server: Server, repeat: int, *, quick: bool) -> None:
     """Compare runs and events per second of 1, 2 and 4 workers, each run with its whole life in the database."""
-    runs, work = (8, Work(events=200)) if quick else (160, Work(events=2000))
+    runs, work = (8, Work(events=200)) if quick else (80, Work(events=2000))
     print(f"\n## workers: {runs} runs of {work.events:,} events of two ranks, from the queue to the final state")
     print("| database | workers | runs/s | events/s | against one worker |\n|---|---|---|---|---|")
     for name in DATABASES:
@@ -191,7 +191,7 @@ def _environment(settings: Settings) -> Iterator[None]:
 
 def _feed(values: dict[str, Any], run_id: int, paths: AttemptPaths, seconds: float) -> None:
     """Write the events of two ranks of a run, and store them as its worker."""
-    writer = get_context("spawn").Process(target=keep_writing, args=(paths, 2, 10.0, seconds, 2, 0))
+    writer = get_context("spawn").Process(target=keep_writing, args=(paths, 2, 10.0, seconds), kwargs={"core": 0})
     writer.start()
     _follow_files(Settings(**values), run_id, paths, lambda: not writer.is_alive())
     writer.join()
@@ -220,7 +220,7 @@ def ranks(server: Server, _repeat: int, *, quick: bool) -> None:
     total = f"{rate:g} events/s each ({count * rate:,.0f}/s)"
     print(f"\n## ranks: {count:,} ranks, {total}, {seconds:g} s, two metrics per event, worker on one core")
     print(
-        "| database | written/s | written | stored | all stored after the last write | transaction: median, longest | core |"
+        "| database | written/s | written | stored | all stored after the end | transaction: median, longest | core |"
     )
     print("|---|---|---|---|---|---|---|")
     for name in DATABASES:
@@ -258,7 +258,7 @@ from pathlib import Path
 from benchmarks.scaling_lab import keep_writing
 from trainer.contract.paths import AttemptPaths
 root, ranks, rate, seconds = sys.argv[1:]
-keep_writing(AttemptPaths(Path(root)), int(ranks), float(rate), float(seconds), 2, 1)
+keep_writing(AttemptPaths(Path(root)), int(ranks), float(rate), float(seconds), core=1)
 """
 
 

@@ -1,6 +1,6 @@
 """Order of the tests (those with a browser come last), and the database they use.
 
-`--database postgres` runs them on a PostgreSQL server of their own: settings without an address get a database per data
+`--database postgres` runs them on a PostgreSQL server: settings without an address get a database per data
 directory. Tests of what is SQLite's alone are skipped then.
 """
 

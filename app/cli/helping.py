@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Label and remove": ("edit", "delete"),
     "Share": ("export", "junit", "page", "badge", "figures"),
     "Verify": ("check-environment", "check-checkpoints", "verify"),
-    "Keep": ("usage", "retention", "orphans", "clean", "backup", "restore", "acquire"),
+    "Keep": ("usage", "retention", "orphans", "clean", "backup", "restore", "copy-database", "acquire"),
     "Serve": ("serve", "worker", "status", "migrate", "audit", "deliveries", "redeliver"),
 }
 """Every command once, in the order of the help."""

@@ -53,7 +53,7 @@ REASONS: Final = {
     "53": "the database server is short of a resource",
     "55P03": "another transaction holds the row",
     "57": "the database server is starting or stopping",
-    "58": "the database server has a fault of its own",
+    "58": "the database server has failed",
 }
 """By SQLSTATE or its class."""
 

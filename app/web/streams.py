@@ -64,7 +64,7 @@ class Channel:
 
 
 async def wait_out(error: Exception) -> None:
-    """Return after a moment if `error` says that the database is away: a stream goes on when it is back.
+    """Return after a moment if `error` says that the database is away: a stream continues when it is back.
 
     Raises any other error.
     """

@@ -1,4 +1,4 @@
-"""A migrated database of its own on the server, per test."""
+"""A separate migrated database per test."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -81,7 +81,7 @@ def test_pinned_run_is_not_removed(engine: Engine, settings: Settings, locked: b
     if locked:
         assert isinstance(ended.second, NotFound)
     else:
-        assert ended.second == ["pinned"]  # it was told that it is pinned, and the run is gone
+        assert ended.second == ["pinned"]  # the answer says that it is pinned, and the run is gone
     assert count(engine, Run.id == run_id) == 0
 
 

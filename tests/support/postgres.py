@@ -41,8 +41,9 @@ def binaries() -> Path | None:
 
 
 def _as_owner() -> list[str]:
-    # The server refuses to run as root.
-    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    # The server refuses to run as root, and does not outlive a test run that was killed.
+    owner = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    return ["setpriv", "--pdeathsig=INT", *owner]
 
 
 class Server:
@@ -127,7 +128,7 @@ class Server:
 
 @contextmanager
 def running_server(*, durable: bool = False) -> Iterator[Server]:
-    """Start a server in a folder of its own, and remove both afterwards."""
+    """Start a server in a temporary folder, and remove both afterwards."""
     programs = binaries()
     assert programs is not None, "no PostgreSQL on this machine: apt-get install postgresql"
     folder = Path(tempfile.mkdtemp(prefix="ddp-audit-postgres-", dir="/tmp"))
