@@ -1,7 +1,7 @@
 """Claims runs from the queue in one transaction (admission, state, lease), renews leases, writes heartbeats."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -64,18 +64,36 @@ def claim(engine: Engine, me: Me, machine: Machine, *, only: int | None = None) 
             return None
     with write_session(engine) as session:
         lock(session, Lock.ADMISSION)
-        for run, decision in _decide(session, me, machine, only, hold=True):
+        return _claim_first(session, me, machine, only)
+
+
+def _claim_first(session: Session, me: Me, machine: Machine, only: int | None) -> int | None:
+    busy: set[int] = set()
+    while True:
+        for run, decision in _decide(session, me, machine, only, without=busy):
+            if isinstance(decision, Wait) and decision.why == run.waiting_for:
+                continue
+            if not _hold(session, run):
+                busy.add(queue.number_of(run))
+                break
             if _apply(session, me, run, decision):
                 return run.id
-    return None
+        else:
+            return None
+
+
+def _hold(session: Session, run: Run) -> bool:
+    """Return whether a queued run is ours to change; not while somebody else is cancelling or editing it."""
+    held = select(Run.id).where(Run.id == run.id, Run.state == State.QUEUED)
+    return session.exec(held.with_for_update(**HOLD, skip_locked=True)).first() is not None
 
 
 def _decide(
-    session: Session, me: Me, machine: Machine, only: int | None, *, hold: bool = False
+    session: Session, me: Me, machine: Machine, only: int | None, *, without: Collection[int] = ()
 ) -> list[tuple[Run, admission.Decision]]:
     query = select(Run).where(Run.state == State.QUEUED).order_by(col(Run.id)).limit(LOOKED_AT)
-    if hold:  # a run that somebody is cancelling or editing right now is looked at again in the next turn
-        query = query.with_for_update(**HOLD, skip_locked=True)
+    if without:
+        query = query.where(col(Run.id).not_in(without))
     queued = session.exec(query if only is None else query.where(Run.id == only)).all()
     if not queued:
         return []
