@@ -23,5 +23,5 @@ def upgrade() -> None:
                     op.execute(f'ALTER SEQUENCE "{table}_{column["name"]}_seq" AS BIGINT')
             elif isinstance(kind, sa.String) and table != "alembic_version":
                 op.alter_column(table, column["name"], type_=type(kind)(collation="C"))
-    for column in ("steps", "points"):  # packed numbers: trying to compress them takes longer than storing them
-        op.execute(f"ALTER TABLE metric_chunk ALTER COLUMN {column} SET STORAGE EXTERNAL")
+    for name in ("steps", "points"):  # packed numbers: trying to compress them takes longer than storing them
+        op.execute(f"ALTER TABLE metric_chunk ALTER COLUMN {name} SET STORAGE EXTERNAL")
