@@ -24,7 +24,9 @@ FOREIGN = {
 """What a worker inherits that is started inside an allocation and under another launcher."""
 
 
-@pytest.mark.parametrize(("kind", "ranks", "nodes"), [("cifar", 2, 2), ("token-parity", 8, 2)])
+@pytest.mark.parametrize(
+    ("kind", "ranks", "nodes"), [("cifar", 2, 2), ("token-parity", 8, 2), ("gradient-audit", 4, 2)]
+)
 def test_kinds_pass_on_two_nodes(lab: Lab, kind: str, ranks: int, nodes: int) -> None:
     lab.worker()
     run_id = lab.submit(kind, "quick", world_size=ranks, launch={"nodes": nodes})

@@ -1,6 +1,7 @@
 """Token parity with two real ranks: the right rule passes, every planted mistake fails, every count is measured."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, get_args
 
@@ -67,6 +68,7 @@ def test_quick_audit_passes(quick: LocalRun) -> None:
     assert result.summary["wrong_violations"] > 200_000
     assert result.summary["global_tokens"] == sum(map(sum, result.summary["token_counts"]))
     assert result.environment.backend == "gloo"
+    assert result.environment.cpus == len(os.sched_getaffinity(0))
     assert any("NCCL was not validated" in limit for limit in result.limits)
 
 

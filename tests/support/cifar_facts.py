@@ -92,7 +92,7 @@ def mode_facts(params: CifarParams, mode: Mode, **broken: Any) -> ModeFacts:
         "predicted": [0] * 60,
         "memory": MemoryFacts(plain=200, checkpointed=100),
         "run": RunFacts(
-            device="cpu", backend="gloo", world_size=ranks, threads=1, precision="fp32", torch="2", gpus=[]
+            device="cpu", backend="gloo", world_size=ranks, threads=1, cpus=2, precision="fp32", torch="2", gpus=[]
         ),
     }
     return ModeFacts(**{**values, **broken})

@@ -16,6 +16,11 @@ def cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use: all of the machine, or those that a scheduler gave it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 COMPUTES_BF16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 """CPU flags of instructions that multiply in BF16: the first two for x86-64, the others for 64-bit ARM.
 

@@ -87,6 +87,8 @@ class Environment(Strict):
     backend: str
     world_size: int
     threads: int
+    cpus: int | None = None
+    """CPUs that a rank's process may use; a scheduler may give it fewer than the machine has. None if not recorded."""
     precision: str
     versions: dict[str, str]
     cpu: str

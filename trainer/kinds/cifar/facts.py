@@ -95,6 +95,7 @@ class RunFacts(Facts):
     backend: str
     world_size: int
     threads: int
+    cpus: int
     precision: str
     torch: str
     gpus: list[str]

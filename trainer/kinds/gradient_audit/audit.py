@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
-from trainer.common.machine import cpu_model
+from trainer.common.machine import cpu_model, usable_cpus
 from trainer.kinds.gradient_audit.buffers import BufferAudit, batch_statistics
 from trainer.kinds.gradient_audit.comparison import Comparison, compare
 from trainer.kinds.gradient_audit.engine import Engine, whole
@@ -66,6 +66,7 @@ def describe(engine: Engine) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(group.device) if on_gpu else None,
         "cuda_runtime": torch.version.cuda if on_gpu else None,
         "threads": torch.get_num_threads(),
+        "cpus": usable_cpus(),
         "cpu": cpu_model(),
         "ddp": engine.is_ddp,
         "sharded": engine.sharded,

@@ -85,6 +85,7 @@ def environment(context: StageContext, found: Measured) -> Environment:
         backend=first["backend"],
         world_size=len(found.reports),
         threads=first["threads"],
+        cpus=first["cpus"],
         precision={"float32": "fp32", "float64": "fp64"}[context.params.dtype],
         versions={**versions(), **runtime},
         cpu=first["cpu"],

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
-from trainer.common.machine import cpu_model
+from trainer.common.machine import cpu_model, usable_cpus
 from trainer.common.process import versions
 from trainer.contract.checkpoints import CheckpointInfo, list_checkpoints
 from trainer.contract.placement import not_validated
@@ -116,6 +116,7 @@ def _environment(context: StageContext) -> Environment:
         backend=context.config.backend,
         world_size=context.params.world_size,
         threads=torch.get_num_threads(),
+        cpus=usable_cpus(),
         precision="fp32",
         versions=versions(),
         cpu=cpu_model(),

@@ -91,6 +91,7 @@ def environment(context: StageContext, evidence: Evidence) -> Environment:
         backend=first["backend"],
         world_size=len(evidence.reports),
         threads=first["threads"],
+        cpus=first["cpus"],
         precision="fp32",
         versions={**versions(), **runtime},
         cpu=first["cpu"],

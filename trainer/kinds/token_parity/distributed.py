@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
-from trainer.common.machine import cpu_model
+from trainer.common.machine import cpu_model, usable_cpus
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.window import gradients
 from trainer.contract.normalisation import EmptyWindowError
@@ -73,6 +73,7 @@ def describe(group: Group) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(group.device) if on_gpu else None,
         "cuda_runtime": torch.version.cuda if on_gpu else None,
         "threads": torch.get_num_threads(),
+        "cpus": usable_cpus(),
         "cpu": cpu_model(),
     }
 

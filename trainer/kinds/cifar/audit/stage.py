@@ -162,6 +162,7 @@ def _environment(facts: ModeFacts, params: CifarParams) -> Environment:
         backend=run.backend,
         world_size=run.world_size,
         threads=run.threads,
+        cpus=run.cpus,
         precision=run.precision,
         versions={**versions(), "torch": run.torch},
         cpu=cpu_model(),

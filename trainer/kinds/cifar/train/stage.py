@@ -11,6 +11,7 @@ from trainer.common.checkpoints.store import CheckpointStore
 from trainer.common.context import StageContext
 from trainer.common.continuation import KEEP, Continuation
 from trainer.common.distributed import Group, process_group
+from trainer.common.machine import usable_cpus
 from trainer.common.model_file import save_model
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.witness import ProfilerWitness, gradient_bytes
@@ -169,6 +170,7 @@ def _run_facts(group: Group, precision: str) -> RunFacts:
         backend=group.backend,
         world_size=group.world_size,
         threads=torch.get_num_threads(),
+        cpus=usable_cpus(),
         precision=precision,
         torch=torch.__version__,
         gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if cuda else [],
