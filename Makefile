@@ -81,4 +81,4 @@ bench: $(VENV)/.dev $(VENV)/.assets ## install what benchmarks need and run them
 test-floor: ## run the trainer tests on the oldest supported torch, in a separate virtual environment
 	test -d $(FLOOR) || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip --disable-pip-version-check --quiet install torch==2.8.0 torchvision==0.23.0 --editable '.[dev]'
-	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration/trace tests/integration/test_launcher.py $(wildcard tests/integration/test_token_parity_*.py tests/integration/test_cifar_*.py tests/integration/test_resume_*.py)
+	$(FLOOR)/bin/python -m pytest tests/unit/trainer tests/integration/trace tests/integration/gradient_audit tests/integration/test_launcher.py $(wildcard tests/integration/test_token_parity_*.py tests/integration/test_cifar_*.py tests/integration/test_resume_*.py)
