@@ -42,9 +42,11 @@ setup: env $(VENV)/.runtime $(VENV)/.assets ## create virtual environment and da
 run: setup ## set up, then start web and worker on 127.0.0.1:8000
 	exec $(BIN)/ddp-audit serve
 
-# Many tests wait for real jobs in data directories of their own, so two files run at a time.
+# Many tests wait for real jobs in data directories of their own, so two files run at a time. Those of the browser run
+# apart, because Playwright keeps an event loop in its process, which then cannot start another.
 test: $(VENV)/.dev $(VENV)/.assets ## set up, then run all tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/postgres
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/postgres --ignore=tests/browser
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/browser
 
 # Tests of what the database does, by area; their server is started by the tests.
 ON_POSTGRES := $(patsubst %,tests/integration/test_%.py,api_runs api_telemetry edit_runs exports following keeping \
