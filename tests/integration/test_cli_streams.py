@@ -30,12 +30,12 @@ COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-def
 OUTS: tuple[Out, ...] = ("ascii", "full", "closed", "gone")
 SILENT = {"worker"}
 """Commands that print nothing to standard output; so does `serve`, which ends only by a signal."""
-ON_THIS_MACHINE = {"acquire", "backup", "check-environment", "migrate", "restore", "worker"}
+ON_THIS_MACHINE = {"acquire", "backup", "check-environment", "copy-database", "migrate", "restore", "worker"}
 """Commands that do not use a service."""
 FILES = {"badge", "export", "junit", "page"}
 """Commands that output a file, byte for byte."""
 WITHOUT_JSON = {"serve", "worker"}
-HEAVY = {"check-environment", "figures", "predict"}
+HEAVY = {"check-environment", "figures", "predict", "targets"}
 """Commands that take seconds: every third combination is enough."""
 
 
@@ -94,6 +94,9 @@ CASES = {
     "check-environment": of(),
     "clean": of(),
     "compare": of("{passed}", "{broken}"),
+    "copy-database": Case(
+        arguments=lambda place: [str(place.settings.data_dir / "ddp-audit.db"), f"{place.new('copied')}.db"]
+    ),
     "delete": Case(arguments=lambda place: [place.ended(), "--yes"]),
     "deliveries": of(),
     "edit": of("{failed}", "--name", NAME),
@@ -118,6 +121,7 @@ CASES = {
     "run": of("token-parity", "--detach", "--name", NAME),
     "show": of("{passed}"),
     "status": of(code=1),
+    "targets": of(),
     "trace": Case(arguments=lambda place: ["--prepare", place.new("traced")]),
     "trends": of("token-parity"),
     "usage": of(),
