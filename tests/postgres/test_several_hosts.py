@@ -97,7 +97,7 @@ def test_wrong_clock_of_a_host_takes_nothing(
     """On a host whose clock is an hour ahead, workers still live and leases still hold; by its own clock none would."""
     run_id = running(engine)
     claim.heartbeat(engine, ME, [run_id], devices={}, kinds=["k"], targets=[])
-    file = Settings(data_dir=settings.data_dir / "file")
+    file = Settings(data_dir=settings.data_dir / "file", database_url=f"sqlite:///{settings.data_dir / 'file.db'}")
     migrate(file)
     own = app.db.create_database_engine(file)
     claim.heartbeat(own, ME, [], devices={}, kinds=["k"], targets=[])
