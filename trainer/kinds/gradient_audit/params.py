@@ -100,7 +100,7 @@ def _stages(_params: GradientAuditParams) -> list[StagePlan]:
 
 KIND = KindSpec(
     name="gradient-audit",
-    position=15,
+    position=25,
     title="Gradients of your own training code",
     description=(
         "Runs the accumulation window of a registered target on every rank and compares each component of the gradient "
