@@ -15,11 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
+from trainer.common.rank_devices import describe
 from trainer.common.sync_counter import SyncCounter, SyncWindow
 from trainer.common.window import RULES, Counts, accumulate
 from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.paths import RunPaths
-from trainer.kinds.token_parity.distributed import WindowAudit, describe
+from trainer.kinds.token_parity.distributed import WindowAudit
 from trainer.kinds.token_parity.handover import Handover, write_document
 from trainer.kinds.token_parity.params import Variant
 from trainer.kinds.token_parity.signed import signed_gradients

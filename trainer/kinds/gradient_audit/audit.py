@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.common import rank_devices
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
-from trainer.common.machine import cpu_model, usable_cpus
 from trainer.kinds.gradient_audit.buffers import BufferAudit, batch_statistics
 from trainer.kinds.gradient_audit.comparison import Comparison, compare
 from trainer.kinds.gradient_audit.engine import Engine, whole
@@ -57,17 +57,8 @@ def audit_target(context: StageContext, group: Group) -> None:
 
 def describe(engine: Engine) -> dict[str, Any]:
     """Return this rank's device and engine."""
-    group = engine.group
-    on_gpu = group.device.type == "cuda"
     return {
-        "rank": group.rank,
-        "device": str(group.device),
-        "backend": group.backend,
-        "gpu": torch.cuda.get_device_name(group.device) if on_gpu else None,
-        "cuda_runtime": torch.version.cuda if on_gpu else None,
-        "threads": torch.get_num_threads(),
-        "cpus": usable_cpus(),
-        "cpu": cpu_model(),
+        **rank_devices.describe(engine.group),
         "ddp": engine.is_ddp,
         "sharded": engine.sharded,
         "engine": type(engine.wrapped).__name__,

@@ -5,11 +5,12 @@ from typing import Any
 import torch
 
 from trainer.common.context import StageContext
-from trainer.common.process import announce, versions
+from trainer.common.process import announce
+from trainer.common.rank_devices import environment
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
-from trainer.contract.result import Environment, Result, headline_of, verdict_of
+from trainer.contract.result import Result, headline_of, verdict_of
 from trainer.contract.weights import WEIGHTS_TITLE
 from trainer.kinds.gradient_audit.checks import build_checks
 from trainer.kinds.gradient_audit.explanation import explain
@@ -42,7 +43,12 @@ def write_result(context: StageContext, found: Measured) -> None:
     result = Result(
         kind=context.kind.name,
         verdict=verdict_of(checks),
-        environment=environment(context, found),
+        environment=environment(
+            context.config,
+            found.reports,
+            precision={"float32": "fp32", "float64": "fp64"}[context.params.dtype],
+            data_source=f"target {found.target.name}",
+        ),
         params=context.params.model_dump(mode="json"),
         summary=summary(found, diagnosis),
         limits=limits(context, found),
@@ -73,25 +79,6 @@ def summary(found: Measured, diagnosis: Diagnosis) -> dict[str, Any]:
         "diagnosis": diagnosis.status,
         "causes": [cause.name for cause in diagnosis.causes],
     }
-
-
-def environment(context: StageContext, found: Measured) -> Environment:
-    """Return the devices of the ranks."""
-    first = found.reports[0]
-    gpus = [f"rank {report['rank']}: {report['gpu']} ({report['device']})" for report in found.reports]
-    runtime = {"cuda": str(first["cuda_runtime"])} if first["cuda_runtime"] else {}
-    return Environment(
-        device=context.config.device,
-        backend=first["backend"],
-        world_size=len(found.reports),
-        threads=first["threads"],
-        cpus=first["cpus"],
-        precision={"float32": "fp32", "float64": "fp64"}[context.params.dtype],
-        versions={**versions(), **runtime},
-        cpu=first["cpu"],
-        gpus=gpus if first["gpu"] else [],
-        data_source=f"target {found.target.name}",
-    )
 
 
 def limits(context: StageContext, found: Measured) -> list[str]:

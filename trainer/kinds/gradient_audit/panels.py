@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from trainer.common.rank_devices import devices_panel
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.result import HeatPanel, HistogramGroup, HistogramPanel, Panel, TablePanel
@@ -98,18 +99,6 @@ def counts(found: Measured) -> HeatPanel:
 
 def devices(found: Measured) -> TablePanel:
     """The device of every rank."""
-    return TablePanel(
-        title="Ranks and devices",
-        columns=["Rank", "Device", "GPU", "Backend", "Threads", "Engine"],
-        rows=[
-            [
-                report["rank"],
-                report["device"],
-                report["gpu"] or "none",
-                report["backend"],
-                report["threads"],
-                f"{report['engine']}{', sharded' if report['sharded'] else ''}",
-            ]
-            for report in found.reports
-        ],
+    return devices_panel(
+        found.reports, "Engine", lambda report: f"{report['engine']}{', sharded' if report['sharded'] else ''}"
     )

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 
 from trainer.common.context import StageContext
-from trainer.common.process import announce, versions
+from trainer.common.process import announce
+from trainer.common.rank_devices import environment
 from trainer.contract.events import encode_number
 from trainer.contract.placement import not_validated
-from trainer.contract.result import Environment, Result, headline_of, verdict_of
+from trainer.contract.result import Result, headline_of, verdict_of
 from trainer.contract.weights import WEIGHTS_TITLE, weights_panel
 from trainer.kinds.token_parity.checks import build_checks
 from trainer.kinds.token_parity.evidence import Evidence
@@ -40,7 +41,12 @@ def run(context: StageContext) -> None:
     result = Result(
         kind=context.kind.name,
         verdict=verdict_of(checks),
-        environment=environment(context, evidence),
+        environment=environment(
+            context.config,
+            evidence.reports,
+            precision="fp32",
+            data_source=f"generated sequences, seed {context.params.seed}",
+        ),
         params=context.params.model_dump(mode="json"),
         summary=summary(evidence),
         limits=limits(context),
@@ -79,25 +85,6 @@ def summary(evidence: Evidence) -> dict[str, Any]:
             }
         ),
     }
-
-
-def environment(context: StageContext, evidence: Evidence) -> Environment:
-    """Return the devices of the ranks."""
-    first = evidence.reports[0]
-    gpus = [f"rank {report['rank']}: {report['gpu']} ({report['device']})" for report in evidence.reports]
-    runtime = {"cuda": str(first["cuda_runtime"])} if first["cuda_runtime"] else {}
-    return Environment(
-        device=context.config.device,
-        backend=first["backend"],
-        world_size=len(evidence.reports),
-        threads=first["threads"],
-        cpus=first["cpus"],
-        precision="fp32",
-        versions={**versions(), **runtime},
-        cpu=first["cpu"],
-        gpus=gpus if first["gpu"] else [],
-        data_source=f"generated sequences, seed {context.params.seed}",
-    )
 
 
 def limits(context: StageContext) -> list[str]:

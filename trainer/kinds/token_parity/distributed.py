@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.context import StageContext
 from trainer.common.distributed import Group, process_group
-from trainer.common.machine import cpu_model, usable_cpus
+from trainer.common.rank_devices import describe
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.window import gradients
 from trainer.contract.normalisation import EmptyWindowError
@@ -61,21 +61,6 @@ def wrap(group: Group, model: torch.nn.Module, variant: str = "correct") -> tupl
     counter = SyncCounter(group.telemetry)
     counter.attach(wrapped)
     return wrapped, counter
-
-
-def describe(group: Group) -> dict[str, Any]:
-    """Return this rank's device."""
-    on_gpu = group.device.type == "cuda"
-    return {
-        "rank": group.rank,
-        "device": str(group.device),
-        "backend": group.backend,
-        "gpu": torch.cuda.get_device_name(group.device) if on_gpu else None,
-        "cuda_runtime": torch.version.cuda if on_gpu else None,
-        "threads": torch.get_num_threads(),
-        "cpus": usable_cpus(),
-        "cpu": cpu_model(),
-    }
 
 
 class WindowAudit:

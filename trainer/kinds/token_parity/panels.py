@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from trainer.common.rank_devices import devices_panel
 from trainer.contract.events import encode_number
 from trainer.contract.normalisation import Number, correct, mean_of_means, rank_mean, token_weights
 from trainer.contract.result import (
@@ -167,21 +168,11 @@ def signed_example(evidence: Evidence) -> TablePanel:
 
 def rank_devices(evidence: Evidence) -> TablePanel:
     """The device of every rank and its communication time."""
-    return TablePanel(
-        title="Ranks and devices",
+    return devices_panel(
+        evidence.reports,
+        "Communication in the audited window (s)",
+        lambda report: report["windows"]["audited"]["communication_seconds"],
         note="Communication: from the call of the hook to the completed reduction, including waiting for slower ranks.",
-        columns=["Rank", "Device", "GPU", "Backend", "Threads", "Communication in the audited window (s)"],
-        rows=[
-            [
-                report["rank"],
-                report["device"],
-                report["gpu"] or "none",
-                report["backend"],
-                report["threads"],
-                report["windows"]["audited"]["communication_seconds"],
-            ]
-            for report in evidence.reports
-        ],
     )
 
 
