@@ -1,6 +1,5 @@
 """Compares a gradient component by component with a reference: |g - ref| <= atol + rtol * |ref|, in float64."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
@@ -8,7 +7,9 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
-EDGES: Final = tuple(10.0 ** (exponent / 2) for exponent in range(-34, 3))
+from trainer.common.tolerance import binned, half_decades, limits, nan_last, outside, shares, worst_place
+
+EDGES: Final = half_decades(-34)
 """Half decades from 1e-17 to 10; smaller errors, including exact zeros, are counted in the first bin."""
 
 
@@ -40,7 +41,7 @@ class Comparison:
     @property
     def worst(self) -> TensorError:
         """The parameter with the largest share."""
-        return max(self.tensors, key=lambda item: _order(item.share))
+        return max(self.tensors, key=lambda item: nan_last(item.share))
 
     @property
     def components(self) -> int:
@@ -55,7 +56,7 @@ class Comparison:
     @property
     def max_abs_error(self) -> float:
         """The largest error; NaN when any is NaN."""
-        return max((item.max_abs_error for item in self.tensors), key=_order)
+        return max((item.max_abs_error for item in self.tensors), key=nan_last)
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -73,9 +74,9 @@ def compare(expected: Mapping[str, Tensor], found: Callable[[str], Tensor], *, a
     for name, reference in expected.items():
         size = reference.double().flatten()
         error = (found(name).double().flatten() - size).abs()
-        limit = atol + rtol * size.abs()
+        limit = limits(size, atol, rtol)
         tensors.append(_tensor_error(name, error, limit))
-        histogram += _binned(error)
+        histogram += binned(error, EDGES)
     return Comparison(tensors=tensors, histogram=[int(count) for count in histogram])
 
 
@@ -83,7 +84,7 @@ def merged(comparisons: Sequence[Comparison]) -> Comparison:
     """Return the worst of each parameter over several comparisons, and the sum of their histograms."""
     columns = zip(*(item.tensors for item in comparisons), strict=True)
     return Comparison(
-        tensors=[max(column, key=lambda item: (_order(item.share), item.outside)) for column in columns],
+        tensors=[max(column, key=lambda item: (nan_last(item.share), item.outside)) for column in columns],
         histogram=[sum(bins) for bins in zip(*(item.histogram for item in comparisons), strict=True)],
     )
 
@@ -91,8 +92,8 @@ def merged(comparisons: Sequence[Comparison]) -> Comparison:
 def _tensor_error(name: str, error: Tensor, limit: Tensor) -> TensorError:
     if not error.numel():
         return TensorError(name=name, components=0, max_abs_error=0.0, share=0.0, error=0.0, limit=0.0, outside=0)
-    share = torch.where(error == 0, torch.zeros_like(error), error / limit)
-    place = int(torch.nan_to_num(share, nan=math.inf, posinf=math.inf).argmax())
+    share = shares(error, limit)
+    place = worst_place(share)
     return TensorError(
         name=name,
         components=error.numel(),
@@ -100,14 +101,5 @@ def _tensor_error(name: str, error: Tensor, limit: Tensor) -> TensorError:
         share=float(share[place]),
         error=float(error[place]),
         limit=float(limit[place]),
-        outside=int((~(error <= limit)).sum()),  # written so that NaN is outside
+        outside=int(outside(error, limit).sum()),
     )
-
-
-def _binned(error: Tensor) -> Tensor:
-    inner = torch.tensor(EDGES[1:-1], dtype=torch.float64)
-    return torch.bincount(torch.bucketize(error[~error.isnan()], inner, right=True), minlength=len(EDGES) - 1)
-
-
-def _order(value: float) -> float:
-    return math.inf if math.isnan(value) else value

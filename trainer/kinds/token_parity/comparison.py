@@ -8,7 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-EDGES: Final = tuple(10.0 ** (exponent / 2) for exponent in range(-26, 3))
+from trainer.common import tolerance
+from trainer.common.tolerance import binned, half_decades, limits, nan_last, shares, worst_place
+
+EDGES: Final = half_decades(-26)
 """Half decades from 1e-13 to 10; smaller errors, including exact zeros, are counted in the first bin."""
 
 Gradients = Mapping[str, Tensor]
@@ -39,7 +42,7 @@ class Component:
     @property
     def order(self) -> float:
         """The error as a sort key: NaN is the largest."""
-        return math.inf if math.isnan(self.error) else self.error
+        return nan_last(self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +93,9 @@ def compare(reference: Gradients, ranks: Sequence[Gradients], *, atol: float, rt
     for name, expected in reference.items():
         error, bound = _errors(expected, [gradients[name] for gradients in ranks], atol, rtol)
         tensors.append(_tensor_error(name, error, bound))
-        histogram += _binned(error)
+        histogram += binned(error, EDGES)
         largest = _larger(largest, name, error, bound)
-        beyond = ~(error <= bound)  # written so that NaN is outside
+        beyond = tolerance.outside(error, bound)
         if bool(beyond.any()):
             outside = _larger(outside, name, error[beyond], bound[beyond])
     ratios, cosines = _directions(reference, ranks)
@@ -114,30 +117,24 @@ def _errors(expected: Tensor, found: Sequence[Tensor], atol: float, rtol: float)
     error = torch.zeros_like(reference)
     for gradient in found:
         error = torch.maximum(error, (gradient.double().flatten() - reference).abs())
-    return error, atol + rtol * reference.abs()
+    return error, limits(reference, atol, rtol)
 
 
 def _larger(known: Component | None, name: str, error: Tensor, bound: Tensor) -> Component:
-    place = int(torch.nan_to_num(error, nan=math.inf, posinf=math.inf).argmax())
+    place = worst_place(error)
     found = Component(tensor=name, error=float(error[place]), limit=float(bound[place]))
     return known if known is not None and known.order >= found.order else found
 
 
 def _tensor_error(name: str, error: Tensor, bound: Tensor) -> TensorError:
-    share = torch.where(error == 0, torch.zeros_like(error), error / bound)
+    share = shares(error, bound)
     return TensorError(
         name=name,
         components=error.numel(),
         max_abs_error=float(error.max()),
         share=float(share.max()),
-        outside=int((~(error <= bound)).sum()),  # written so that NaN is outside
+        outside=int(tolerance.outside(error, bound).sum()),
     )
-
-
-def _binned(error: Tensor) -> Tensor:
-    known = error[~error.isnan()]
-    inner = torch.tensor(EDGES[1:-1], dtype=torch.float64)
-    return torch.bincount(torch.bucketize(known, inner, right=True), minlength=len(EDGES) - 1)
 
 
 def _max(values: Sequence[float]) -> float:
