@@ -22,8 +22,6 @@ from sqlmodel import AutoString, SQLModel
 ESCAPE: Final = "\x1a"
 """Starts a two-character code in PostgreSQL's text, which cannot hold U+0000."""
 CODES: Final = {"\0": f"{ESCAPE}0", ESCAPE: f"{ESCAPE}1"}
-BINARY_ORDER: Final = "C"
-"""PostgreSQL's collation by code point, as SQLite and Python sort."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
