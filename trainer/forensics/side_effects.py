@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from trainer.forensics.evidence import BufferChange, Evidence, StepEvidence
+from trainer.forensics.words import listed
 
 NEAR = 1e-5
 """Running statistics are float32 in most models."""
@@ -68,10 +69,9 @@ def _buffers(changes: Sequence[BufferChange]) -> Iterator[Finding]:
     twice = [change for change in changes if change.rank == 0 and _moved_twice(change)]
     if twice:
         names = list(dict.fromkeys(change.name for change in twice))
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         yield Finding(
             name="buffers_moved_twice",
-            words=f"{shown}: the values are those after two forward passes per micro-batch.",
+            words=f"{listed(names)}: the values are those after two forward passes per micro-batch.",
             numbers={"buffers": names},
         )
 

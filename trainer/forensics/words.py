@@ -52,9 +52,7 @@ def place(cell: Cell) -> str:
 
 def places(cells: Sequence[Cell], most: int = 3) -> str:
     """Return where cells are, the first few by name."""
-    shown = [place(cell) for cell in cells[:most]]
-    more = f" and {len(cells) - most} more" if len(cells) > most else ""
-    return ", ".join(shown) + more
+    return listed([place(cell) for cell in cells], most)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
 from trainer.contract.result import Check, Relation
+from trainer.forensics.words import listed
 from trainer.kinds.gradient_audit.comparison import Comparison
 from trainer.kinds.gradient_audit.measured import Measured
 
@@ -43,7 +44,7 @@ def gradient_parity(found: Measured, diagnosis: Diagnosis) -> Check:
     )
     unused = sorted({name for report in found.reports for step in report["steps"] for name in step["missing"]})
     if unused:
-        detail += f" No gradient reached {_names(unused)} on at least one rank; it counts as 0."
+        detail += f" No gradient reached {listed(unused, MOST_NAMES)} on at least one rank; it counts as 0."
     if parity.outside and diagnosis.status == "clean":
         detail += (
             " Repeated in float64 the gradients match: this is rounding. Use dtype=float64, or an absolute tolerance "
@@ -76,10 +77,10 @@ def ranks_agree(found: Measured) -> Check:
 def negative_control(found: Measured) -> Check:
     """Wrong rules are rejected by the same comparison on the same windows."""
     rules = EQUAL if found.equal_counts else UNEQUAL
-    accepted = [name for name in rules if found.wrong(name).outside == 0]
+    accepted = [name for name in rules if found.wrong[name].outside == 0]
     agreeing = [name for name in accepted if found.agrees(name)]
     passed: bool | None = None if agreeing else not accepted
-    shown = found.wrong(accepted[0] if accepted else rules[0])
+    shown = found.wrong[accepted[0] if accepted else rules[0]]
     return Check(
         name="negative_control",
         title="Wrong rules are rejected on the same windows",
@@ -130,8 +131,8 @@ def buffers(found: Measured) -> Check | None:
     twice = sorted({name for name, _, _, twice, observed in report["moves"] if twice == observed})
     detail = f"{len(report['buffers'])} buffers of rank 0 compared with one forward pass per micro-batch."
     if names:
-        detail += f" {_names(names)} moved differently"
-        detail += f"; {_names(twice)} as after two forward passes per micro-batch." if twice else "."
+        detail += f" {listed(names, MOST_NAMES)} moved differently"
+        detail += f"; {listed(twice, MOST_NAMES)} as after two forward passes per micro-batch." if twice else "."
     return Check(
         name="buffers",
         title="Buffers move once per micro-batch",
@@ -224,8 +225,8 @@ def batch_statistics(found: Measured) -> Check:
         title="No layer mixes the samples of a micro-batch",
         passed=True if accepted else None,
         detail=(
-            f"{_names(found.batch_statistics)} use batch statistics in training mode. The reference uses the same "
-            "micro-batches, so a match says nothing about one large batch: no denominator makes the two equal. "
+            f"{listed(found.batch_statistics, MOST_NAMES)} use batch statistics in training mode. The reference uses the "
+            "same micro-batches, so a match says nothing about one large batch: no denominator makes the two equal. "
             + (
                 "The target declares that its objective is per micro-batch."
                 if accepted
@@ -252,13 +253,12 @@ def _outside(found: Measured) -> str:
         for rank, item in enumerate(row)
         if item.outside
     ]
-    more = f" and {len(rows) - MOST_NAMES} more" if len(rows) > MOST_NAMES else ""
-    return f"outside: {', '.join(rows[:MOST_NAMES])}{more}."
+    return f"outside: {listed(rows, MOST_NAMES)}."
 
 
 def _control_detail(found: Measured, rules: tuple[str, ...], accepted: list[str], agreeing: list[str]) -> str:
     text = "; ".join(
-        f"{name} ({MEANING[name]}): {found.wrong(name).outside} of {found.wrong(name).components} components outside"
+        f"{name} ({MEANING[name]}): {found.wrong[name].outside} of {found.wrong[name].components} components outside"
         for name in rules
     )
     if agreeing:
@@ -275,8 +275,3 @@ def _control_detail(found: Measured, rules: tuple[str, ...], accepted: list[str]
             "shown that the code weighs unequal micro-batches correctly."
         )
     return f"{text}."
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -88,9 +88,11 @@ class Measured:
         found: list[str] = self.reports[0]["batch_statistics"]
         return found
 
-    def wrong(self, name: str) -> Comparison:
-        """The gradient of a wrong rule, the worst of every parameter over all steps."""
-        return merged([Comparison.read(item["wrong"][name]) for item in self.reference])
+    @cached_property
+    def wrong(self) -> dict[str, Comparison]:
+        """By wrong rule, its gradient: the worst of every parameter over all steps."""
+        names = self.reference[0]["wrong"]
+        return {name: merged([Comparison.read(item["wrong"][name]) for item in self.reference]) for name in names}
 
     def agrees(self, name: str) -> bool:
         """Whether a wrong rule gives the objective's gradient in every step."""

@@ -35,8 +35,8 @@ def errors(found: Measured) -> HistogramPanel:
         x_label="|g - reference|",
         groups=[
             HistogramGroup(name="code under audit", counts=found.parity.histogram),
-            HistogramGroup(name="wrong: rank_mean", counts=found.wrong("rank_mean").histogram),
-            HistogramGroup(name="wrong: missing_world_size", counts=found.wrong("missing_world_size").histogram),
+            HistogramGroup(name="wrong: rank_mean", counts=found.wrong["rank_mean"].histogram),
+            HistogramGroup(name="wrong: missing_world_size", counts=found.wrong["missing_world_size"].histogram),
         ],
     )
 
