@@ -225,8 +225,9 @@ def batch_statistics(found: Measured) -> Check:
         title="No layer mixes the samples of a micro-batch",
         passed=True if accepted else None,
         detail=(
-            f"{listed(found.batch_statistics, MOST_NAMES)} use batch statistics in training mode. The reference uses the "
-            "same micro-batches, so a match says nothing about one large batch: no denominator makes the two equal. "
+            f"{listed(found.batch_statistics, MOST_NAMES)} use batch statistics in training mode. "
+            "The reference uses the same micro-batches, so a match says nothing about one large batch: "
+            "no denominator makes the two equal. "
             + (
                 "The target declares that its objective is per micro-batch."
                 if accepted
