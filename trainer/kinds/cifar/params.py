@@ -164,10 +164,10 @@ KIND = KindSpec(
         "quick": {
             "data": "synthetic",
             "epochs": 2,
-            "batch_size": 10,
-            "train_size": 960,
+            "batch_size": 8,
+            "train_size": 768,
             "validation_size": 200,
-            "test_size": 500,
+            "test_size": 300,
         },
         "full": {"data": "cifar10"},
     },

@@ -67,7 +67,7 @@ def test_short_micro_batch_names_neighbours() -> None:
 
 
 def test_split_smaller_than_window_refused() -> None:
-    field, message = refusal(train_size=79)
+    field, message = refusal(train_size=79, batch_size=10)
     assert field == "train_size"
     assert "= 80; use at least 80 images" in message
 
