@@ -1,7 +1,8 @@
 """One rank of a training as a user would write it: `traced_training MODEL MICRO_BATCHES`; started by `tracing.py`.
 
-Reads a number of updates per line, trains that many, and answers with a line of JSON: `seconds`, `processor` (seconds
-of processor time), `probe` (seconds the probe says it took, 0 untraced) and `resident` (bytes of memory).
+Reads a number of updates and `on` or `off` per line, trains that many with the pieces of a probe on or off, and answers
+with a line of JSON: `seconds`, `processor` (seconds of processor time), `probe` (seconds the probe says it took, 0
+untraced) and `resident` (bytes of memory).
 """
 
 import contextlib
@@ -76,6 +77,19 @@ def _guards() -> list[Any]:
     return [item for item in gc.get_objects() if type(item).__module__ == "ddp_audit_probe.guard"]
 
 
+class _Everything(dict[str, str]):
+    """Has every name, so that a probe takes each of its pieces for switched off."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _switch(*, on: bool) -> None:
+    """Switch the pieces of the probe on or off; its hooks remain, and its record of this training is of no use."""
+    for guard in GUARDS:
+        guard.off = {} if on else _Everything()
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -93,9 +107,11 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     GUARDS.extend(_guards())
     for line in sys.stdin:
+        updates, probe = line.split()
+        _switch(on=probe == "on")
         dist.barrier()
         began, busy, probe = time.perf_counter(), time.process_time(), _probe_seconds()
-        for _ in range(int(line)):
+        for _ in range(int(updates)):
             for index in range(micro_batches):
                 inputs, targets = next(batches)
                 with contextlib.nullcontext() if index == micro_batches - 1 else model.no_sync():

@@ -2,9 +2,12 @@
 
 Run: `python -m benchmarks.tracing [--pairs 40] [--only transformer-1 ...] [--most-steps 100000]`
 The same two-rank training twice at once, traced by the real `sitecustomize` and untraced: short blocks of updates in
-turns, the other ranks wait meanwhile. Printed: median time of an update on both sides, median ratio of the pairs, and
-the probe's own count of the time spent in it, which does not depend on the noise of the machine. Goal: at most 2 %.
-Then tiny updates by the ten thousand: memory of a rank and size of its files. Then digests of large models.
+turns, the other ranks wait meanwhile. Printed: median time of an update on both sides, the ratio of each start (the
+median of its pairs) and their median, and the probe's own count of the time spent in it. Goal: at most 2 %. Two
+processes of the same program differ by some percent, so many starts count, not many pairs. Next to it the traced ranks
+alone, their probe switched on and off in turns: what its pieces cost, without the hook that averages gradients, and
+without that difference. Then tiny updates by the ten thousand: memory of a rank and size of its files. Then digests of
+large models.
 """
 
 import argparse
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,7 +30,7 @@ from benchmarks.ranks import RANKS, ROOT, header
 
 SITE = ROOT / "trainer" / "kinds" / "trace" / "site"
 GOAL = 0.02
-STARTS = 4
+STARTS = 10
 """Processes of each side, one after the other: where a process's memory lies changes its speed by some percent."""
 MEMORY = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 1 << 32, "MALLOC_TOP_PAD_": 1 << 28}
 """On both sides memory that was freed is kept: else page faults come and go by chance, 1,000 to 10,000 an update."""
@@ -59,18 +62,21 @@ class Side:
     def __init__(self, processes: Sequence["subprocess.Popen[str]"], folder: Path) -> None:
         self._processes, self.folder = processes, folder
 
-    def run(self, updates: int) -> list[dict[str, Any]]:
-        """Train on; return what each rank says: `seconds` of the updates, `probe` seconds in them, `resident` bytes."""
+    def run(self, updates: int, *, probe: bool = True) -> list[dict[str, Any]]:
+        """Train on; return what each rank says: `seconds` of the updates, `probe` seconds in them, `resident` bytes.
+
+        `probe` false: with the pieces of the probe switched off.
+        """
         for process in self._processes:
-            _stream(process.stdin).write(f"{updates}\n")
+            _stream(process.stdin).write(f"{updates} {'on' if probe else 'off'}\n")
             _stream(process.stdin).flush()
         answers = [_stream(process.stdout).readline() for process in self._processes]
         return [json.loads(answer) for answer in answers]
 
-    def block(self) -> Block:
-        """Train one block of updates; the slower rank counts."""
-        answers = self.run(BLOCK)
-        return Block(*(max(answer[name] for answer in answers) for name in Block._fields))
+    def block(self, *, probe: bool = True) -> Block:
+        """Train one block of updates; the mean of the ranks counts."""
+        answers = self.run(BLOCK, probe=probe)
+        return Block(*(statistics.mean(answer[name] for answer in answers) for name in Block._fields))
 
     def written(self) -> dict[str, int]:
         """Return file -> bytes of what rank 0 wrote."""
@@ -112,43 +118,57 @@ def _stream(stream: IO[str] | None) -> IO[str]:
 
 
 def compare(model: str, accumulation: int, pairs: int) -> None:
-    """Print both sides of one training."""
-    times = [pair for _ in range(STARTS) for pair in _pairs(model, accumulation, max(1, pairs // STARTS))]
-    print(header(f"trace: {model}, {accumulation} micro-batches an update, {STARTS} starts", len(times)))
-    for name in ("seconds", "processor"):
-        _compared(name, [(getattr(left, name), getattr(right, name)) for left, right in times])
-    off = statistics.median(right.seconds for _, right in times)
+    """Print both sides of one training, then the traced side with its probe on and off."""
+    count = max(1, pairs // STARTS)
+    starts = [_start(model, accumulation, count) for _ in range(STARTS)]
+    apart, within = ([start[place] for start in starts] for place in (0, 1))
+    print(header(f"trace: {model}, {accumulation} micro-batches an update, {STARTS} starts", STARTS * count))
+    for title, found in (("traced and untraced", apart), ("probe on and off, same processes", within)):
+        print(f"{title}:")
+        for name in ("seconds", "processor"):
+            _compared(name, [[(getattr(left, name), getattr(right, name)) for left, right in each] for each in found])
+    plain = statistics.median(right.seconds for each in apart for _, right in each)
     for kind, average in (("median", statistics.median), ("mean, with sampled steps", statistics.mean)):
-        probe = average([left.probe for left, _ in times])
-        print(f"in the probe, by its own count: {probe / BLOCK * 1000:.3f} ms an update, {probe / off:.2%} ({kind})")
+        probe = average([left.probe for each in apart for left, _ in each])
+        print(f"in the probe, by its own count: {probe / BLOCK * 1000:.3f} ms an update, {probe / plain:.2%} ({kind})")
     print(flush=True)
 
 
-def _pairs(model: str, accumulation: int, pairs: int) -> Iterator[tuple[Block, Block]]:
-    """Yield blocks of updates, traced and untraced, of one start of both sides."""
+Pairs = list[tuple[Block, Block]]
+
+
+def _start(model: str, accumulation: int, pairs: int) -> tuple[Pairs, Pairs]:
+    """Return the blocks of one start of both sides: traced and untraced, then with the probe on and off."""
     with side(model, accumulation, traced=True) as traced, side(model, accumulation, traced=False) as plain:
         for each in (traced, plain):
             each.run(WARM_UP)
-        for number in range(pairs):
-            if number % 2:
-                right = plain.block()
-                yield traced.block(), right
-            else:
-                left = traced.block()
-                yield left, plain.block()
+        apart = [_turn(number, traced.block, plain.block) for number in range(pairs)]
+        within = [_turn(number, traced.block, lambda: traced.block(probe=False)) for number in range(pairs)]
+    return apart, within
 
 
-def _compared(name: str, times: Sequence[tuple[float, float]]) -> None:
-    """Print one kind of time on both sides, with the ratio of the pairs."""
-    on, off = (statistics.median(pair[place] for pair in times) / BLOCK * 1000 for place in (0, 1))
-    quarters = statistics.quantiles([first / second - 1 for first, second in times], n=4)
-    noise = (quarters[2] - quarters[0]) / 2 / len(times) ** 0.5
+def _turn(number: int, first: Callable[[], Block], second: Callable[[], Block]) -> tuple[Block, Block]:
+    """Run both, every other time the second before the first."""
+    if number % 2:
+        right = second()
+        return first(), right
+    left = first()
+    return left, second()
+
+
+def _compared(name: str, starts: Sequence[Sequence[tuple[float, float]]]) -> None:
+    """Print one kind of time on both sides, with the ratios of the starts."""
+    pairs = [pair for each in starts for pair in each]
+    on, off = (statistics.median(pair[place] for pair in pairs) / BLOCK * 1000 for place in (0, 1))
+    costs = [statistics.median(first / second - 1 for first, second in each) for each in starts]
+    quarters = statistics.quantiles(costs, n=4)
+    noise = (quarters[2] - quarters[0]) / 2 / len(costs) ** 0.5
     judged = "reached" if quarters[1] <= GOAL else "MISSED"
     judged = judged if noise < GOAL else "the machine is too noisy for a result"
     label = {"seconds": "by the clock", "processor": "processor time"}[name]
     print(
-        f"{label:15}{on:8.1f} ms an update traced, {off:8.1f} untraced: cost {quarters[1]:+.2%} (goal {GOAL:.0%}: "
-        f"{judged}); half of the pairs {quarters[0]:+.2%} to {quarters[2]:+.2%}"
+        f"{label:15}{on:8.1f} and {off:8.1f} ms an update: cost {quarters[1]:+.2%} (goal {GOAL:.0%}: {judged}); "
+        f"half of the starts {quarters[0]:+.2%} to {quarters[2]:+.2%}"
     )
 
 
