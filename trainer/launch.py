@@ -17,7 +17,6 @@ from uuid import uuid4
 
 from trainer.common.process import PARENT_VARIABLE, die_with_parent
 from trainer.contract.exits import EXIT_PREEMPTED
-from trainer.contract.files import write_json_atomically
 from trainer.contract.paths import AttemptPaths
 from trainer.ranks import RankProcess, Waiting, install
 
@@ -40,12 +39,7 @@ def main() -> int:
         problem, signal_number = _run(options)
     while RankProcess.waiting:
         RankProcess.waiting.pop().dismiss()
-    ranks = [RankProcess.started[local_rank].report() for local_rank in sorted(RankProcess.started)]
-    write_json_atomically(
-        RankProcess.paths.ranks_exit,
-        {"ranks": ranks, "launcher_error": problem, "launcher_signal": signal_number},
-        within=RankProcess.paths.run,  # ranks that were never started have left no folder for their logs
-    )
+    ranks = RankProcess.record(launcher_error=problem, launcher_signal=signal_number)
     if problem is not None:
         sys.stderr.write(f"launch failed: {problem}\n")
     return _exit_code(ranks, problem, signal_number)

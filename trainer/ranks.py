@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 
 from trainer.common.process import die_with_parent
 from trainer.contract import forking
-from trainer.contract.files import make_folder
+from trainer.contract.files import make_folder, write_json_atomically
 from trainer.contract.forking import Job
 from trainer.contract.paths import AttemptPaths
 
@@ -141,7 +141,22 @@ class RankProcess(subprocess.Popen[bytes]):
     def _noted(self, code: int | None) -> int | None:
         if code is not None and self.ended_at is None:
             self.ended_at = time.time()
+            if self in self.started.values():
+                # Only this process knows the code, and it may be killed with the ranks that still wait for this one.
+                with contextlib.suppress(OSError):
+                    self.record()
         return code
+
+    @classmethod
+    def record(cls, *, launcher_error: str | None = None, launcher_signal: int | None = None) -> list[dict[str, Any]]:
+        """Write how each rank has ended so far, and return it. Raises OSError."""
+        ranks = [cls.started[local_rank].report() for local_rank in sorted(cls.started)]
+        write_json_atomically(
+            cls.paths.ranks_exit,
+            {"ranks": ranks, "launcher_error": launcher_error, "launcher_signal": launcher_signal},
+            within=cls.paths.run,  # ranks that were never started have left no folder for their logs
+        )
+        return ranks
 
     def report(self) -> dict[str, Any]:
         """Return how this rank ended; `exit_code` and `signal` are both null if it is still running."""

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.torchrun
 RANK = """
 import os, signal, sys, time
 rank, mode = os.environ["RANK"], sys.argv[1]
-if mode == "tied":
+if mode in ("tied", "left"):
     from trainer.common.process import die_with_parent
     die_with_parent()
 if mode == "saved":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(65))
 open(f"{sys.argv[2]}.{rank}", "w").write(str(os.getpid()))
 sys.stdout.write(f"words of rank {rank}")
-if mode == "well" or (mode == "early" and rank == "1"):
+if mode == "well" or (mode in ("early", "left") and rank == "1"):
     sys.exit(0)
 if rank == "1":
     if mode == "code":
@@ -116,6 +116,15 @@ def test_early_good_end_is_visible(tmp_path: Path) -> None:
     code, report = Launch(tmp_path, "early").end()
     assert code == 1
     assert _ends(report) == [(5, None), (0, None)]
+
+
+def test_end_is_known_although_the_launcher_is_killed(tmp_path: Path) -> None:
+    launch = Launch(tmp_path, "left")
+    launch.pids()
+    until(launch.paths.ranks_exit.exists, "a report of the rank that ended")
+    launch.process.kill()
+    _, report = launch.end()
+    assert _ends(report) == [(None, None), (0, None)]
 
 
 def test_ranks_that_saved_end_with_65(tmp_path: Path) -> None:

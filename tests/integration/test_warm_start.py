@@ -73,6 +73,16 @@ def starter(programs: Path, *, is_warm: bool) -> Starter:
     return Starter({**environment, **warm.THREADS, "PYTHONPATH": search}, warm=is_warm)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Undo what `nohup` or a background job of a shell ignores: a new interpreter would inherit it."""
+    usual: dict[signal.Signals, Any] = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    found = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in found.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="module")
 def warmed(programs: Path) -> Iterator[Starter]:
     made = starter(programs, is_warm=True)
