@@ -44,14 +44,17 @@ def audit_target(context: StageContext, group: Group) -> None:
     engine = Engine(target, group, state, dtype_of(params))
     report = {**describe(engine), **AuditedSteps(context, group, engine).run(inspected, facts)}
     small = sum(parameter.numel() for parameter in engine.model.parameters()) <= SMALL
+    is_wrong = any(_outside(item["comparison"]) for item in report["steps"])
     if small:
         report["replay_from"] = 0
     del engine
     gc.collect()  # a wrapped model is part of cycles, and the replay needs its memory
     handover.write(handover.report(group.rank), report)
     first = min(group.gather_objects(report["replay_from"], "what does not match"))
+    wrong = any(group.gather_objects(is_wrong, "whether a gradient does not match"))
     if first < params.steps:
-        replay(context, group, target, state, steps=params.steps if small else min(first + 2, params.steps))
+        steps = params.steps if small else min(first + 2, params.steps)
+        replay(context, group, target, state, steps=steps, is_wrong=wrong)
     group.barrier("end of the audit")
 
 

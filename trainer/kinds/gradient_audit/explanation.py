@@ -14,6 +14,11 @@ ROUNDING: Final = (
     "size of these gradients."
 )
 
+OF_ITS_TYPE: Final = (
+    "It happens only in the type of this run, not in float64: look at what is reduced or scaled differently there, "
+    "such as the reduction that the engine chooses for a type and backend."
+)
+
 
 def explain(found: Measured) -> Diagnosis:
     """Return which mistake explains what was measured; clean if everything matched."""
@@ -23,6 +28,10 @@ def explain(found: Measured) -> Diagnosis:
             status="clean", causes=[], weights=None, residual=None, suggestion="", reasoning=[NOTHING_ODD], ruled_out=[]
         )
     diagnosis = diagnose(evidence)
-    if diagnosis.status == "clean" and found.parity.outside:
+    if not found.parity.outside:
+        return diagnosis
+    if diagnosis.status == "clean":
         return diagnosis.model_copy(update={"suggestion": ROUNDING})
+    if found.right_in_float64:
+        return diagnosis.model_copy(update={"suggestion": f"{diagnosis.suggestion} {OF_ITS_TYPE}".strip()})
     return diagnosis

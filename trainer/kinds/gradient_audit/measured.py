@@ -98,13 +98,19 @@ class Measured:
         """Whether a wrong rule gives the objective's gradient in every step."""
         return all(name in item["agree"] for item in self.reference)
 
+    @property
+    def right_in_float64(self) -> bool:
+        """Whether a replay in float64 matched, so that the evidence comes from a second one, in the run's own type."""
+        return bool(self.replays) and bool(self.replays[0]["in_float64"])
+
     @cached_property
     def evidence(self) -> Evidence | None:
         """What a diagnosis starts from; None if nothing was replayed because everything matched."""
         if not self.replays:
             return None
         precise = self.replays[0]["dtype"]
-        fallback = f"The code does not run in float64; the weights were solved from {precise} gradients."
+        why = "In float64 the same windows match" if self.right_in_float64 else "The code does not run in float64"
+        fallback = f"{why}; the weights were solved from {precise} gradients."
         return Evidence(
             steps=[self._step(step) for step in range(len(self.replays[0]["steps"]))],
             tolerance=TOLERANCES[precise],

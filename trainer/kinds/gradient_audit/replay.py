@@ -1,4 +1,7 @@
-"""The same steps again in float64, with the gradient of every part of every window: what a diagnosis starts from."""
+"""The same steps again, with the gradient of every part of every window: what a diagnosis starts from.
+
+In float64, or in the run's own type if the code does not run in float64 or if float64 shows nothing wrong.
+"""
 
 import gc
 import math
@@ -26,16 +29,25 @@ PRECISE: Final = torch.float64
 FEWEST_BUCKETS: Final = 512
 BUCKETS_PER_CELL: Final = 16
 """Of the sketch of a parameter: more than there are parts of a window."""
+SAME: Final = 1e-4
+"""Distance of a parameter's gradient from the reference that is rounding, as a share of its length."""
+FLOOR: Final = 1e-6
+"""The same as a share of the whole gradient's length: a parameter whose gradient should be 0 has only rounding."""
 Steps = list[Any]
 """One item per step."""
 OTHER_TYPE: Final = re.compile(r"dtype|scalar type|Double|Float|float64")
 """In the message of code that does not run in another type than its usual one."""
 
 
-def replay(context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor], *, steps: int) -> None:
-    """Run the first `steps` steps again and write this rank's evidence. Collective. Raises TargetFault."""
+def replay(
+    context: StageContext, group: Group, target: Target, state: Mapping[str, Tensor], *, steps: int, is_wrong: bool
+) -> None:
+    """Run the first `steps` steps again and write this rank's evidence. Collective. Raises TargetFault.
+
+    `is_wrong`: whether a gradient did not match in the audit itself, on any rank.
+    """
     group.telemetry.phase("evidence", 0)
-    own = dtype_of(context.params)
+    own, in_float64 = dtype_of(context.params), False
     for dtype in dict.fromkeys((PRECISE, own)):
         again = Replay(context, group, target, dtype)
         parts, error = again.tried(partial(again.parts, state, steps), last=dtype == own)
@@ -47,9 +59,12 @@ def replay(context: StageContext, group: Group, target: Target, state: Mapping[s
         if any(group.gather_objects(error, "precision of the evidence")) or rows is None:
             continue
         found = [{**row, "parts": part} for row, part in zip(rows, parts, strict=True)]
+        document = {"dtype": str(dtype).removeprefix("torch."), "in_float64": in_float64, "steps": found}
         handover = Handover(context.paths)
-        handover.save(handover.evidence(group.rank), {"dtype": str(dtype).removeprefix("torch."), "steps": found})
-        return
+        handover.save(handover.evidence(group.rank), document)
+        if not is_wrong or not all(group.gather_objects(again.matches(rows), "gradients of the evidence")):
+            return
+        in_float64 = True  # nothing is wrong there, so the cause can only be seen in the run's own type
 
 
 class Replay:
@@ -103,6 +118,16 @@ class Replay:
             if step + 1 < count:
                 engine.step(self._reference(step), self._facts[step]["rates"])
         return found
+
+    def matches(self, rows: Steps) -> bool:
+        """Return whether this rank's gradients are the reference in every step, apart from rounding."""
+        return all(self._matches(row["observed"], self._sketch.of(self._reference(row["step"]))) for row in rows)
+
+    def _matches(self, observed: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+        length = {name: float(torch.linalg.vector_norm(value)) for name, value in expected.items()}
+        floor = FLOOR * math.hypot(*length.values())
+        apart = {name: float(torch.linalg.vector_norm(observed[name] - value)) for name, value in expected.items()}
+        return all(apart[name] <= SAME * length[name] + floor for name in expected)
 
     def _reference(self, step: int) -> dict[str, Tensor]:
         found: dict[str, Tensor] = torch.load(self._handover.reference(step), weights_only=True)
