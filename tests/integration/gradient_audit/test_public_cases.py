@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.target_lab import audited, observed
+from tests.support.target_lab import SUMS_SHARDS, audited, observed
 from tests.targets.cases import ALL, WIDE
 from trainer.contract.result import Check, Result
 
@@ -64,13 +65,19 @@ def test_right_code_passes(results: Mapping[str, Result], name: str) -> None:
     assert (result.verdict, result.diagnosis and result.diagnosis.status) == ("pass", "clean")
 
 
-@pytest.mark.parametrize(("name", "line"), FAILED.items())
+def broken(cases: Mapping[str, str]) -> list[Any]:
+    """Return the cases, without the one that a fault of torch makes right again."""
+    fault = pytest.mark.skipif(SUMS_SHARDS, reason="its missing factor undoes a sum that should be a mean")
+    return [pytest.param(*case, marks=[fault] if case[0] == "fsdp2-missing" else []) for case in cases.items()]
+
+
+@pytest.mark.parametrize(("name", "line"), broken(FAILED))
 def test_broken_twin_fails(results: Mapping[str, Result], name: str, line: str) -> None:
     assert results[name].verdict == "fail"
     assert check(results[name], line).passed is False
 
 
-@pytest.mark.parametrize(("name", "cause"), NAMED.items())
+@pytest.mark.parametrize(("name", "cause"), broken(NAMED))
 def test_cause_is_named(results: Mapping[str, Result], name: str, cause: str) -> None:
     diagnosis = results[name].diagnosis
     assert diagnosis is not None

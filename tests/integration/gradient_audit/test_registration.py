@@ -17,6 +17,8 @@ from trainer.contract.targets import BUILT_IN
 
 SHOP = Path(__file__).resolve().parents[2] / "support" / "target_path"
 SPECS = "shop.train:Mine,shop.train:Lacking,shop.train:Nameless,shop.train:Taken,shop.gone:Target,shop.train:Absent"
+ENOUGH = 120.0
+"""Seconds in which a listing is done on any machine."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,7 @@ def test_command_lists_and_checks(path: None, tmp_path: Path) -> None:
 
 
 def test_two_targets_of_one_name_are_both_refused(path: None) -> None:
-    entries = Catalogue("shop.train:Mine,shop.train:twin").entries()
+    entries = Catalogue("shop.train:Mine,shop.train:twin").entries(ENOUGH)
     assert [entry.problem for entry in entries[:2]] == ["2 targets are called 'shop-loop': rename"] * 2
 
 
@@ -132,13 +134,13 @@ def test_mended_file_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "mending.py"
     file.write_text("raise ImportError('no licence')\n")
     catalogue = Catalogue("mending:Target")
-    assert "cannot be imported: ImportError: no licence" in catalogue.entries()[0].problem
+    assert "cannot be imported: ImportError: no licence" in catalogue.entries(ENOUGH)[0].problem
     file.write_text(
         "from trainer.targets.examples.images import ImageClassifier\n"
         "class Target(ImageClassifier):\n    name = 'mended'\n"
     )
     os.utime(file, (time.time() + 5, time.time() + 5))
-    assert catalogue.names()[0] == "mended"
+    assert catalogue.names(ENOUGH)[0] == "mended"
 
 
 def test_import_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +156,8 @@ def test_import_that_ends_the_process_is_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "killing.py").write_text("import os\nos._exit(4)\n")
-    assert "SystemExit" in Catalogue("leaving:Target").entries()[0].problem
-    killed, good = Catalogue("killing:Target,trainer.targets.examples.small_models:Taken").entries()[:2]
+    assert "SystemExit" in Catalogue("leaving:Target").entries(ENOUGH)[0].problem
+    killed, good = Catalogue("killing:Target,trainer.targets.examples.small_models:Taken").entries(ENOUGH)[:2]
     assert "ended with 4" in killed.problem
     assert "has no attribute 'Taken'" in good.problem  # the others are still looked at
 
@@ -167,7 +169,7 @@ def test_entry_points_are_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (info / "entry_points.txt").write_text("[ddp_audit.targets]\ngoods = shop.train:Mine\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SHOP}")
     monkeypatch.syspath_prepend(tmp_path)
-    entry = Catalogue("").entries()[0]
+    entry = Catalogue("").entries(ENOUGH)[0]
     assert (entry.name, entry.origin, entry.problem) == ("shop-loop", "entry point", "")
 
 
