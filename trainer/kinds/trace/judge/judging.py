@@ -32,6 +32,7 @@ from trainer.kinds.trace.params import TraceParams
 LIMITS = [
     "Windows that were not looked at are judged by their number of micro-batches and reductions alone.",
     "Losses in compiled or fused code, and losses that the script computes itself, are not seen.",
+    "The engine is assumed to average gradients over the ranks, as it documents; gradient-audit measures it.",
     "Equal digests of gradients and parameters are compared at a few steps, not at every one.",
     "Speed is not judged, and neither is whether the model learns.",
 ]
