@@ -57,6 +57,12 @@ EXCLUSIVE = (
 """Mistakes of which one window can have only one, or that undo one another."""
 
 
+def named(names: Iterable[str]) -> set[str]:
+    """Return what planted mistakes are called: a local count is one mistake, with the factor world_size or without."""
+    found = set(names)
+    return found - {"missing_world_size"} if "local_count_as_global" in found else found
+
+
 def planted(names: Iterable[str], plan: Plan, *, count_of_rank: int = 0) -> Plan:
     """Return the plan with all of these mistakes. Raises KeyError for a name that cannot be planted."""
     wanted = set(names)

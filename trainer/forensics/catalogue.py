@@ -54,8 +54,8 @@ SCALES: Final[Mapping[str, Mistake]] = {
         "Divide the loss of every micro-batch by the number of micro-batches of the window.",
     ),
     "local_count_as_global": Mistake(
-        "The loss is divided by the count of one rank as if it were that of all ranks.",
-        "All-reduce the count (sum) before dividing by it.",
+        "The divisor holds the count of one rank where that of all ranks belongs.",
+        "Divide by the count of all ranks: all-reduce the counts (sum), then loss * world_size / count.",
     ),
 }
 """Mistakes that multiply all weights of a window by the same factor."""

@@ -47,7 +47,7 @@ def alike(system: System, names: Sequence[str], place: int) -> Literal["zero", "
 
 def compatible(systems: Sequence[System], group: Group, tolerance: float, *, usual: int | None) -> tuple[Sets, bool]:
     """Return the smallest sets of known mistakes that give the gradients, and whether only equal cells are confused."""
-    found: dict[frozenset[str], Mapping[str, float]] = {}
+    found: dict[frozenset[str], tuple[int, Mapping[str, float]]] = {}
     for option in _options(systems):
         names = _names(option)
         windows = [_window(system, option) for system in systems]
@@ -63,9 +63,9 @@ def compatible(systems: Sequence[System], group: Group, tolerance: float, *, usu
         )
         if reading.status is not Status.UNEXPLAINED:
             for more in reading.alternatives or (reading.names,):
-                found.setdefault(names | set(more), reading.parameters)
-    fewest = min(map(len, found), default=0)
-    sets = {names: numbers for names, numbers in found.items() if len(names) == fewest}
+                found.setdefault(names | set(more), (len(names) + reading.departures, reading.parameters))
+    fewest = min((count for count, _ in found.values()), default=0)
+    sets = {names: numbers for names, (count, numbers) in found.items() if count == fewest}
     return sets, _only_twins(systems, group)
 
 

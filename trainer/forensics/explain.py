@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainer.forensics.cells import Window, ratio
-from trainer.forensics.hypotheses import Hypothesis, Key, hypotheses, key_of
+from trainer.forensics.hypotheses import Hypothesis, Key, departures, hypotheses, key_of
 from trainer.forensics.repeats import repeated
 
 
@@ -34,6 +34,8 @@ class Reading:
     alternatives: tuple[tuple[str, ...], ...] = ()
     """Of AMBIGUOUS: sets of mistakes that give the same weights, the first one included."""
     parameters: Mapping[str, float] = field(default_factory=dict)
+    departures: int = 0
+    """How many departures from the right divisor the first set of mistakes is made of."""
     even: bool = True
     """Whether all units of each window weigh the same, whatever that is."""
 
@@ -61,23 +63,30 @@ def explain(
     even = all(ratio(window) <= 1 + tolerance for window in telling)
     test = agree or _by_weight(tolerance)
     found = _common(telling, test, usual_micro_batches)
-    if repeats and telling and min((len(names) for names, _ in found), default=2) > 1:
+    if repeats and telling and min(map(departures, found), default=2) > 1:
         found += repeated(telling, tolerance, usual_micro_batches)
     extra = frozenset({"padding_in_loss"}) if padded else frozenset[str]()
     if not found:
         status = Status.UNEXPLAINED if telling else Status.CLEAN
         return Reading(status=status, names=tuple(sorted(extra)), even=even)
-    fewest = min(len(names) for names, _ in found)
-    kept = {names | extra: dict(parameters) for names, parameters in found if len(names) == fewest}
+    fewest = min(map(departures, found))
+    kept = {key[0] | extra: dict(key[1]) for key in found if departures(key) == fewest}
     ordered = sorted(kept, key=_preference)
     first = tuple(sorted(ordered[0]))
     if len(ordered) > 1:
         alternatives = tuple(tuple(sorted(names)) for names in ordered)
         return Reading(
-            status=Status.AMBIGUOUS, names=first, alternatives=alternatives, parameters=kept[ordered[0]], even=even
+            status=Status.AMBIGUOUS,
+            names=first,
+            alternatives=alternatives,
+            parameters=kept[ordered[0]],
+            departures=fewest + len(extra),
+            even=even,
         )
     status = Status.IDENTIFIED if first else Status.CLEAN
-    return Reading(status=status, names=first, parameters=kept[ordered[0]], even=even)
+    return Reading(
+        status=status, names=first, parameters=kept[ordered[0]], departures=fewest + len(extra), even=even
+    )
 
 
 def _by_weight(tolerance: float) -> Agree:

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from trainer.forensics.cells import Cell, Window, total
 
@@ -74,6 +75,8 @@ class Basis:
 
 Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
 """What several windows made by the same code have in common: names, and the rank that a mistake is about."""
+AVERAGED: Final = "averaged_again"
+"""A parameter of `local_count_as_global`: the factor world_size is missing as well, which the same mend restores."""
 RIGHT = Factor(names=frozenset(), value=1.0)
 
 
@@ -129,6 +132,8 @@ def _shapes(world_size: int, counted: Sequence[Cell], basis: Basis) -> Iterator[
 def _factors(world_size: int, basis: Basis, shape: str, usual: int | None) -> Iterator[Factor]:
     own = [RIGHT, *_shape_factors(world_size, basis, shape, usual)]
     for first, world, accumulation in itertools.product(own, _world_factors(world_size), _accumulation_factors(basis)):
+        if "local_count_as_global" in first.names and "missing_world_size" in world.names:
+            continue  # a divisor has one mend: with or without the factor, it is not the count of all ranks
         yield Factor(
             names=first.names | world.names | accumulation.names,
             value=first.value * world.value * accumulation.value,
@@ -143,6 +148,8 @@ def _shape_factors(world_size: int, basis: Basis, shape: str, usual: int | None)
             if 0 < units < whole:
                 names = frozenset({"local_count_as_global"})
                 yield Factor(names=names, value=whole / units, parameters={"count_of_rank": number})
+                again = {"count_of_rank": number, AVERAGED: world_size}
+                yield Factor(names=names, value=whole / units / world_size, parameters=again)
     now = len(basis.columns)
     if usual is not None and now != usual:
         # A window of means divided by the usual number of micro-batches although it has another.
@@ -173,5 +180,11 @@ def _accumulation_factors(basis: Basis) -> Sequence[Factor]:
 
 def key_of(item: Hypothesis) -> Key:
     """Return what the mistakes of a hypothesis are, without the numbers of its window."""
-    told = {name: value for name, value in item.parameters.items() if name == "count_of_rank"}
+    told = {name: value for name, value in item.parameters.items() if name in ("count_of_rank", AVERAGED)}
     return item.names, tuple(sorted(told.items()))
+
+
+def departures(key: Key) -> int:
+    """Return how many departures from the right divisor a key is made of: one per name, and a missing factor."""
+    names, told = key
+    return len(names) + (AVERAGED in dict(told))

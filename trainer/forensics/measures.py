@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from trainer.forensics.cells import Cell, Window
 from trainer.forensics.findings import Named
+from trainer.forensics.hypotheses import AVERAGED
 from trainer.forensics.words import compared, listed, number, place, places, scaled
 
 Numbers = Mapping[str, Any]
@@ -64,8 +65,13 @@ def _factor(window: Window, _numbers: Numbers, unit: str) -> str:
 
 
 def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
-    whose = f"The count of rank {numbers['count_of_rank']:.0f} is used. " if "count_of_rank" in numbers else ""
-    return whose + scaled(window, unit)
+    if "count_of_rank" not in numbers:
+        return scaled(window, unit)
+    rank, whole = numbers["count_of_rank"], sum(cell.units for cell in window.cells)
+    own = sum(cell.units for cell in window.cells if cell.rank == rank)
+    size = numbers.get(AVERAGED)
+    again = f", and the engine averages over {size:.0f} ranks again" if size else ""
+    return f"The count of rank {rank:.0f} is used, {own:.6g} of {whole:.6g} {unit}s{again}. {scaled(window, unit)}"
 
 
 def _padded_count(window: Window, _numbers: Numbers, unit: str) -> str:

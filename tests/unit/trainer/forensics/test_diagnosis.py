@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.gradients import PARAMETERS, Factor, Plan, evidence
-from tests.support.planting import COUNTS, LOOPS, SCALES, SHAPES, planted, possible
+from tests.support.planting import COUNTS, LOOPS, SCALES, SHAPES, named, planted, possible
 from trainer.contract.diagnosis import Diagnosis
 from trainer.forensics.diagnose import diagnose
 from trainer.forensics.evidence import Evidence
@@ -62,6 +62,28 @@ def _lost(plan: Plan) -> Plan:
     """Return the plan in which the last micro-batch is in the count but not in the sum."""
     right = plan.factor
     return replace(plan, factor=lambda now, r, m: 0.0 if m == now.places - 1 else right(now, r, m))
+
+
+def test_local_count_without_the_factor_is_one_mistake() -> None:
+    found = read(["local_count_as_global", "missing_world_size"], Plan())
+    assert (found.status, names_of(found)) == ("identified", {"local_count_as_global"})
+    assert found.causes[0].parameters == {"count_of_rank": 0}
+    assert "9 of 20 tokens, and the engine averages over 2 ranks again" in found.causes[0].explanation
+    assert "1.111 times" in found.causes[0].explanation
+    assert "loss * world_size / count" in found.suggestion
+    kept = read(["local_count_as_global"], Plan())
+    assert "again" not in kept.causes[0].explanation
+
+
+def test_local_count_stays_ambiguous_where_ranks_and_micro_batches_are_as_many() -> None:
+    square = Plan(units=((3, 5), (7, 2)), padding=((0, 0), (0, 0)))
+    wanted = [["local_count_as_global"], ["extra_accumulation_division", "local_count_as_global"]]
+    for second in ("missing_world_size", "extra_accumulation_division"):
+        found = read(["local_count_as_global", second], square)
+        assert (found.status, sorted(map(sorted, found.alternatives))) == ("ambiguous", sorted(wanted))
+        assert found.suggestion == "Run with 3 micro-batches per rank."
+        wider = read(["local_count_as_global", second], Plan(units=((3, 5, 4), (7, 2, 6)), padding=((0,) * 3,) * 2))
+        assert names_of(wider) == named({"local_count_as_global", second})
 
 
 @pytest.mark.parametrize("case", FIXTURE)
@@ -145,7 +167,7 @@ def test_planted_mistakes_are_never_misnamed(plan: Plan, names: list[str]) -> No
     found = diagnose(measured)
     sets = [set(one) for one in found.alternatives] or [names_of(found)]
     assert found.status != "unexplained", (names, found.reasoning)
-    if set(names) in sets:
+    if named(names) in sets:
         return
     # Another explanation is right only if it makes the same gradients, with no more mistakes.
     assert all(len(one) <= len(names) and _same_gradients(one, found, plan, measured) for one in sets), (names, sets)
@@ -154,12 +176,15 @@ def test_planted_mistakes_are_never_misnamed(plan: Plan, names: list[str]) -> No
 def _same_gradients(names: set[str], found: Diagnosis, plan: Plan, measured: Evidence) -> bool:
     numbers = {cause.name: cause.parameters for cause in found.causes}
     whose = numbers.get("local_count_as_global", {}).get("count_of_rank", 0)
-    again = evidence([planted(names, plan, count_of_rank=whose)] * 2, seed=SEED)
-    return all(
-        torch.allclose(mine.observed[rank][name], theirs.observed[rank][name], rtol=1e-6, atol=1e-9)
-        for mine, theirs in zip(measured.steps, again.steps, strict=True)
-        for rank in range(plan.ranks)
-        for name in PARAMETERS
+    spellings = [names, names | {"missing_world_size"}] if "local_count_as_global" in names else [names]
+    return any(
+        all(
+            torch.allclose(mine.observed[rank][name], theirs.observed[rank][name], rtol=1e-6, atol=1e-9)
+            for mine, theirs in zip(measured.steps, again.steps, strict=True)
+            for rank in range(plan.ranks)
+            for name in PARAMETERS
+        )
+        for again in (evidence([planted(one, plan, count_of_rank=whose)] * 2, seed=SEED) for one in spellings)
     )
 
 

@@ -31,6 +31,7 @@ FIXTURE: dict[str, tuple[Rule, set[str]]] = {
     "means times W": (lambda r, m: 1 / (3 * UNITS[r][m]), {"mean_of_means", "extra_world_size"}),
     "denominator per micro-step": (lambda _r, m: 1 / (3 * COLUMNS[m]), {"microbatch_denominator"}),
     "count of rank 0": (lambda _r, _m: 1 / 9, {"local_count_as_global"}),
+    "count of rank 0, averaged again": (lambda _r, _m: 1 / 18, {"local_count_as_global"}),
     "last micro-batch lost": (lambda _r, m: 0.0 if m == 2 else 1 / 20, {"dropped_microbatch"}),
     "one cell lost everywhere": (lambda r, m: 0.0 if (r, m) == (1, 2) else 1 / 19, {"dropped_microbatch"}),
     "padding in the denominator": (lambda _r, _m: 1 / 37, {"padding_in_denominator"}),
