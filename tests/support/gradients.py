@@ -1,5 +1,6 @@
 """Windows of random gradients and a small imitation of what DDP makes of them, right or with planted mistakes."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -8,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.forensics.evidence import Evidence, Part, StepEvidence
+from trainer.forensics.evidence import Change, Evidence, Part, StepEvidence
 
 Counts = Sequence[Sequence[int]]
+Gradient = dict[str, Tensor]
 Factor = Callable[["Plan", int, int], float]
 """What the code multiplies the loss sum of a rank's micro-batch with, before the engine averages over ranks."""
 UNITS: Counts = ((5, 1, 3), (2, 8, 1))
@@ -39,8 +41,10 @@ class Plan:
     """Parameters that the reduction leaves out."""
     extra: float = 0.0
     """Factor of an auxiliary loss of every cell, whose right factor is 1 / k."""
-    after: Callable[[int, dict[str, Tensor]], dict[str, Tensor]] = lambda _step, gradient: gradient
+    after: Callable[[int, Gradient], Gradient] = lambda _step, gradient: gradient
     """What happens to the reduced gradient."""
+    between: Callable[[int, Gradient], Gradient] | None = None
+    """What every rank does to its gradients after the backward pass of a micro-batch, and its reduction."""
     parameters: Mapping[str, int] = field(default_factory=lambda: PARAMETERS)
     dtype: torch.dtype = torch.float64
 
@@ -78,7 +82,8 @@ def evidence(plans: Iterable[Plan], *, seed: int = 1, tolerance: float = 1e-6, *
         parts = list(_parts(plan, random))
         cleared: Sequence[Mapping[str, Tensor]] = [{} for _ in range(plan.ranks)]
         start = before if plan.keeps and before is not None else cleared
-        observed = [plan.after(number, found) for found in _process(plan, parts, start)]
+        changes: list[list[Change]] = [[] for _ in range(plan.ranks)]
+        observed = [plan.after(number, found) for found in _process(plan, parts, start, changes)]
         steps.append(
             StepEvidence(
                 step=number,
@@ -86,6 +91,7 @@ def evidence(plans: Iterable[Plan], *, seed: int = 1, tolerance: float = 1e-6, *
                 parts=parts,
                 observed=[{name: value.to(plan.dtype).double() for name, value in row.items()} for row in observed],
                 before=before or (),
+                changes=changes,
             )
         )
         before = steps[-1].observed
@@ -108,8 +114,13 @@ def _parts(plan: Plan, random: Random) -> Iterable[Part]:
                 )
 
 
-def _process(plan: Plan, parts: Sequence[Part], start: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Return every rank's gradient after the window: backward passes add up, reductions average what is there."""
+def _process(
+    plan: Plan, parts: Sequence[Part], start: Sequence[Mapping[str, Tensor]], changes: Sequence[list[Change]]
+) -> list[dict[str, Tensor]]:
+    """Return every rank's gradient after the window: backward passes add up, reductions average what is there.
+
+    What follows each backward pass is added to `changes`.
+    """
     ranks = [
         {
             name: start[rank].get(name, torch.zeros(size, dtype=torch.float64)).clone()
@@ -130,7 +141,17 @@ def _process(plan: Plan, parts: Sequence[Part], start: Sequence[Mapping[str, Ten
                     total = sum((gradient[name] for gradient in ranks), torch.zeros(()))
                     for gradient in ranks:
                         gradient[name] = total / plan.ranks if plan.averages else total.clone()
+        for rank, gradient in enumerate(ranks):
+            left = norm_of(gradient)
+            if plan.between is not None:
+                gradient.update(plan.between(place, gradient))
+            changes[rank].append(Change(factor=norm_of(gradient) / left if left else 1.0, norm=norm_of(gradient)))
     return ranks
+
+
+def norm_of(gradient: Mapping[str, Tensor]) -> float:
+    """Return the Euclidean norm of a whole gradient."""
+    return math.sqrt(sum(float(value.square().sum()) for value in gradient.values()))
 
 
 def _backward(plan: Plan, parts: Sequence[Part], rank: int, place: int) -> dict[str, Tensor]:

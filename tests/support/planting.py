@@ -1,9 +1,10 @@
 """Mistakes by name, as changes of a planned window: what the code would do that makes them."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tests.support.gradients import Factor, Plan
+from tests.support.gradients import Factor, Gradient, Plan, norm_of
 
 
 def _rank_padding(plan: Plan, rank: int) -> int:
@@ -44,6 +45,7 @@ LOOPS = (
     "unreduced_parameters",
     "repeated_samples",
     "padding_in_loss",
+    "clipped_inside_window",
 )
 EXCLUSIVE = (
     {"mean_of_means", "rank_mean", "microbatch_denominator", "local_count_as_global"},
@@ -53,6 +55,9 @@ EXCLUSIVE = (
     {"padding_in_denominator", "local_count_as_global"},
     {"dropped_microbatch", "repeated_samples"},
     {"repeated_samples", "stale_gradients"},
+    # Ranks clip by different factors what they already share: no window of one set of weights is left.
+    {"clipped_inside_window", "sync_on_wrong_microbatch", "unreduced_parameters"},
+    {"clipped_inside_window", "stale_gradients"},
 )
 """Mistakes of which one window can have only one, or that undo one another."""
 
@@ -90,9 +95,22 @@ def planted(names: Iterable[str], plan: Plan, *, count_of_rank: int = 0) -> Plan
         if "unsynchronised_step" in wanted
         else ((0,) if "sync_on_wrong_microbatch" in wanted else None),
         keeps="stale_gradients" in wanted,
+        between=_clipping(plan, factor) if "clipped_inside_window" in wanted else None,
         alone=frozenset({"layer.bias", "head"}) if "unreduced_parameters" in wanted else frozenset(),
         twice=(plan.ranks - 1, 0) if "repeated_samples" in wanted else None,
     )
+
+
+def _clipping(plan: Plan, factor: Factor) -> Callable[[int, Gradient], Gradient]:
+    """Return what clips after every backward pass, to half the norm of the smallest micro-batch."""
+    smallest = min(factor(plan, rank, place) for rank in range(plan.ranks) for place in range(plan.places))
+    limit = 0.5 * smallest * math.sqrt(sum(plan.parameters.values()))
+
+    def clipped(_place: int, gradient: Gradient) -> Gradient:
+        most = min(1.0, limit / (norm_of(gradient) or limit))
+        return {name: value * most for name, value in gradient.items()}
+
+    return clipped
 
 
 def possible(names: Iterable[str]) -> bool:

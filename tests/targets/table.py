@@ -170,6 +170,37 @@ class ClippedEarly(Table):
         return None
 
 
+class ClippedInside(Table):
+    """Clipped after every backward pass but the last (A11); with `whole`, only after the last: no window is hurt."""
+
+    def __init__(self, name: str, *, whole: bool) -> None:
+        super().__init__(name)
+        self.whole = whole
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = ctx.all_reduce_sum(own(batches))
+        for place, batch in enumerate(batches):
+            with self.quiet(model, place, len(batches)):
+                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()
+            if (place == len(batches) - 1) is self.whole:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        return None
+
+
+class ClippedByValue(Table):
+    """Every component is clipped by itself after every backward pass: no weights of micro-batches give that."""
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        model.zero_grad(set_to_none=True)
+        total = ctx.all_reduce_sum(own(batches))
+        for place, batch in enumerate(batches):
+            with self.quiet(model, place, len(batches)):
+                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()
+            nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        return None
+
+
 class BucketViews(Table):
     """Gradients are views of DDP's buckets (B8)."""
 
@@ -208,6 +239,9 @@ WRONG: dict[str, Table] = {
     "stale": Stale("stale"),
     "reduced_loss": ReducedLoss("reduced_loss"),
     "clipped_early": ClippedEarly("clipped_early"),
+    "clipped_inside": ClippedInside("clipped_inside", whole=False),
+    "clipped_at_the_end": ClippedInside("clipped_at_the_end", whole=True),
+    "clipped_by_value": ClippedByValue("clipped_by_value"),
     "reports_three_times": ReportsLoss("reports_three_times", 3.0),
 }
 CORRECT: dict[str, Table] = {

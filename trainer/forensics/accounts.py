@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trainer.forensics.between import between
 from trainer.forensics.cells import Window, ratio
 from trainer.forensics.clipping import Clip, clipping
 from trainer.forensics.collinear import alike, compatible
@@ -105,9 +106,10 @@ def _separable(systems: Sequence[System], group: Group, tolerance: float) -> Acc
     reading, steps = _read(view.windows, tolerance, usual)
     clip = None
     if reading.status is Status.UNEXPLAINED:
-        clip = clipping(systems, view.windows, tolerance)
+        clip = between([system.step for system in systems], view.windows)
+        clip = clip or clipping(systems, view.windows, tolerance)
         if clip is not None:
-            reading, steps = _read(clip.windows, tolerance, None)
+            reading, steps = _read(clip.windows, tolerance, None if clip.hides_factors else usual)
             extra.add(clip.name)
     return _account(group, view, reading, frozenset(extra), steps=_numbers(systems, steps), clip=clip)
 

@@ -116,6 +116,15 @@ OTHERS: Final[Mapping[str, Mistake]] = {
         "weighting fault, but it hides any constant factor.",
         "Leave the clipping out of the code under audit, or clip after the gradients are read.",
     ),
+    "clipped_inside_window": Mistake(
+        "Gradients are clipped between the backward passes of a window: what is already there shrinks again and "
+        "again, so early micro-batches weigh less, and ranks clip by different factors.",
+        "Clip once per step, after the last backward and its reduction, just before optimizer.step().",
+    ),
+    "scaled_inside_window": Mistake(
+        "Gradients are multiplied between the backward passes of a window, so what is already there is scaled again.",
+        "Scale the loss of every micro-batch, or the gradients once after the last backward.",
+    ),
     "auxiliary_loss_weight": Mistake(
         "The auxiliary loss does not enter the gradient with the weight that the target states.",
         "Divide the auxiliary loss as extra_reduction says, or state the reduction that is meant.",

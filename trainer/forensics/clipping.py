@@ -24,7 +24,9 @@ class Clip:
     name: str
     numbers: dict[str, float]
     windows: Sequence[Window]
-    """Windows with weights that sum to 1: the factor of clipping hides any other factor."""
+    """Windows with the weights that were there before: known, or with a sum of 1."""
+    hides_factors: bool = True
+    """Whether the factor of clipping is not known, so that it hides any other factor."""
 
 
 def clipping(systems: Sequence[System], windows: Sequence[Window], tolerance: float) -> Clip | None:

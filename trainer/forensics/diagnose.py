@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.contract.diagnosis import Cause, Diagnosis, Weights
+from trainer.forensics.between import changed_otherwise
 from trainer.forensics.catalogue import KNOWN
 from trainer.forensics.evidence import Evidence
 from trainer.forensics.examine import Case, examine, unusable
@@ -24,6 +25,10 @@ MORE_STEPS = "Run at least 3 steps, with other samples in every step and a learn
 NO_WEIGHTING = (
     "Look for something that changes the gradient itself: dropout or noise that differs from the reference, weight "
     "decay added to gradients, another loss, or lower precision."
+)
+CHANGED_INSIDE = (
+    "Look at what the code does to .grad between the backward passes of a window: anything but adding up changes what "
+    "is already there."
 )
 COMPARE = "Compare the observed weights with what the code divides by, rank by rank and micro-batch by micro-batch."
 
@@ -83,6 +88,8 @@ USED = {
     "batch_statistics": ("layers",),
     "auxiliary_loss_weight": ("smallest_ratio", "largest_ratio"),
     "clipped_gradients": ("norm", "smallest_factor", "largest_factor"),
+    "clipped_inside_window": ("norm", "times", "smallest_factor", "largest_factor"),
+    "scaled_inside_window": ("times", "smallest_factor", "largest_factor"),
     "clipped_before_unscale": ("norm", "smallest_factor", "largest_factor", "loss_scale", "max_norm"),
 }
 """Numbers by the mistake they belong to; `steps` and `parameters` belong to all."""
@@ -90,7 +97,7 @@ USED = {
 
 def _parameters(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
     wanted = (*USED.get(name, ()), "steps", "parameters")
-    whole = ("count_of_rank", "rank", "micro_batch", "micro_batches", "divided_by")
+    whole = ("count_of_rank", "times", "rank", "micro_batch", "micro_batches", "divided_by")
     return {key: int(numbers[key]) if key in whole else numbers[key] for key in wanted if key in numbers}
 
 
@@ -135,5 +142,5 @@ def _suggestion(case: Case, found: Findings, causes: Sequence[Cause]) -> str:
 
 def _where_to_look(case: Case, found: Findings) -> str:
     if case.grouping.odd:
-        return NO_WEIGHTING
+        return CHANGED_INSIDE if changed_otherwise(case.evidence.steps) else NO_WEIGHTING
     return COMPARE if found.open is None or found.open.separable else MORE_CELLS

@@ -34,6 +34,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What happened to all gradients of a rank from the end of a backward pass to the next one, or to the end."""
+
+    factor: float | None
+    """By which they were multiplied: 1 if they did not change, 0 if they were cleared, None if in another way."""
+    norm: float
+    """Euclidean norm of all of them afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvidence:
     """One step, measured at the same parameters everywhere."""
 
@@ -51,6 +61,8 @@ class StepEvidence:
     they are not visible."""
     backwards: Sequence[int] = ()
     """Per rank, the backward passes; empty where they are not visible."""
+    changes: Sequence[Sequence[Change]] = ()
+    """Per rank, what followed each backward pass; empty where it is not visible."""
     norms: Sequence[float] = ()
     """Per rank, the Euclidean norm of the whole observed gradient, which a sketch does not keep; empty if unknown."""
 

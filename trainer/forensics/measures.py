@@ -56,6 +56,13 @@ def _clipped(numbers: Numbers) -> str:
     return f"Factors from {low} to {high}, always to the norm {number(numbers['norm'])}{which}."
 
 
+def _inside(numbers: Numbers) -> str:
+    low, high = number(numbers["smallest_factor"]), number(numbers["largest_factor"])
+    by = f"by {low}" if low == high else f"by factors from {low} to {high}"
+    norm = f", always to the norm {number(numbers['norm'])}" if "norm" in numbers else ""
+    return f"Seen {numbers['times']:.0f} times, {by}{norm}."
+
+
 def _shape(window: Window, _numbers: Numbers, unit: str) -> str:
     return compared(window, unit)
 
@@ -107,6 +114,8 @@ BY_NUMBERS: Final[Mapping[str, Callable[[Numbers], str]]] = {
     "auxiliary_loss_weight": _auxiliary,
     "clipped_gradients": _clipped,
     "clipped_before_unscale": _clipped,
+    "clipped_inside_window": _inside,
+    "scaled_inside_window": _inside,
 }
 BY_WINDOW: Final[Mapping[str, Callable[[Window, Numbers, str], str]]] = {
     **dict.fromkeys(SHAPES, _shape),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trainer.forensics.accounts import Account, uneven
+from trainer.forensics.between import changes_seen
 from trainer.forensics.cells import Window
 from trainer.forensics.examine import Case
 from trainer.forensics.explain import Status
@@ -46,6 +47,7 @@ def _reading(case: Case, found: Findings) -> Iterator[str]:
     if case.clean:
         yield f"Every rank's gradient is the objective's own: every {case.evidence.unit} has the same weight, 1 / N."
         return
+    yield from changes_seen(case.evidence.steps)
     if case.grouping.odd:
         names = "" if len(case.grouping.odd) == len(case.systems[0].names) else f" of {listed(case.grouping.odd)}"
         residual = share(case.residual or 0.0)

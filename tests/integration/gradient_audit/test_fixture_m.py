@@ -34,6 +34,9 @@ NAMES = {
     "always_synchronised": {"extra_syncs"},
     "only_backward_quiet": {"extra_syncs"},
     "stale": {"stale_gradients"},
+    "clipped_early": {"clipped_inside_window"},
+    "clipped_inside": {"clipped_inside_window"},
+    "clipped_at_the_end": {"clipped_gradients"},
 }
 """Names that must be found, no more and no less."""
 LINES = ("gradient_parity", "ranks_agree", "negative_control", "sync_count")
@@ -102,6 +105,24 @@ def test_mistakes_are_named(results: Mapping[str, Result], name: str, names: set
     diagnosis = results[name].diagnosis
     assert diagnosis is not None
     assert (diagnosis.status, {cause.name for cause in diagnosis.causes}) == ("identified", names)
+
+
+def test_clipping_inside_the_window_is_measured(results: Mapping[str, Result]) -> None:
+    """A11: gradients are watched from one backward pass to the next, so the factors are known and not guessed."""
+    for name, times in (("clipped_early", 12), ("clipped_inside", 12)):
+        diagnosis = results[name].diagnosis
+        assert diagnosis is not None
+        assert diagnosis.causes[0].parameters["norm"] == pytest.approx(0.5, rel=1e-5)
+        assert diagnosis.causes[0].parameters["times"] == times
+        assert "After backward pass 0 of step 0 (both counted from 0), rank 0" in " ".join(diagnosis.reasoning)
+
+
+def test_clipping_by_value_is_no_weighting_and_its_place_is_named(results: Mapping[str, Result]) -> None:
+    diagnosis = results["clipped_by_value"].diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.status, diagnosis.causes) == ("unexplained", [])
+    assert "changed its gradients before the next one, and not by one factor" in " ".join(diagnosis.reasoning)
+    assert "between the backward passes" in diagnosis.suggestion
 
 
 def test_left_over_gradients_show_from_the_second_window_on(root: Path, results: object) -> None:

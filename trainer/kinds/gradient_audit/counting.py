@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.sync_counter import SyncCounter
 from trainer.common.telemetry import Telemetry
+from trainer.kinds.gradient_audit.changes import Changes
 
 Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
 
@@ -49,12 +50,16 @@ class Passes:
         self.hooked: DistributedDataParallel | None = None
         self.backwards = 0
         self.reductions: list[int] = []
+        self.changes: Changes | None = None
+        """What the code does to gradients after each backward pass, if somebody wants to know."""
 
     def begin(self) -> None:
         """Forget everything counted so far."""
         self.backwards, self.reductions = 0, []
         if self.counter is not None:
             self.counter.take()
+        if self.changes is not None:
+            self.changes.begin()
 
     def attach(self, model: nn.Module) -> None:
         """Count the reductions of the DDP model in `model`, if there is one; call it outside `watching`."""
@@ -70,9 +75,13 @@ class Passes:
         found = 0 if self.counter is None else self.counter.take().count
         self.reductions += [self.backwards] * found
         self.backwards += 1
+        if self.changes is not None:
+            self.changes.open()
 
     def finish(self) -> None:
-        """Note reductions that ended after the last backward pass."""
+        """Note reductions that ended after the last backward pass, and changes of gradients after it."""
+        if self.changes is not None:
+            self.changes.close()
         found = 0 if self.counter is None else self.counter.take().count
         self.reductions += [max(0, self.backwards - 1)] * found
 
@@ -82,6 +91,8 @@ class Passes:
         backward, register = torch.autograd.backward, DistributedDataParallel.register_comm_hook
 
         def counted(*args: Any, **options: Any) -> None:
+            if self._depth == 0 and self.changes is not None:
+                self.changes.close()
             self._depth += 1
             self._telemetry.mark("backward")
             try:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.distributed import Group
+from trainer.kinds.gradient_audit.changes import Changes
 from trainer.kinds.gradient_audit.counting import Passes
 from trainer.targets.members import Target, TargetFault, fault_text
 
@@ -48,6 +49,8 @@ class Observed:
     """Backward passes with which a reduction ended; None where reductions cannot be seen."""
     loss: float | None
     """The loss that `accumulate` returned."""
+    changes: list[tuple[float | None, float]]
+    """What followed each backward pass, as `Changes` says it; empty if it was not watched."""
 
 
 class Engine:
@@ -103,7 +106,13 @@ class Engine:
             backwards=self.passes.backwards,
             reductions=list(self.passes.reductions) if self.passes.counter is not None else None,
             loss=loss,
+            changes=list(self.passes.changes.found) if self.passes.changes is not None else [],
         )
+
+    def watch_changes(self) -> None:
+        """Watch what the code under audit does to gradients after each backward pass; not possible for shards."""
+        if not self.sharded:
+            self.passes.changes = Changes(self.model.parameters(), self.dtype)
 
     def gradients(self, keep: Keep) -> tuple[dict[str, Tensor], list[str]]:
         """Return every trained parameter's whole gradient, and which have none. Collective if sharded."""

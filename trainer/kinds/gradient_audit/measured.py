@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trainer.common.context import StageContext
-from trainer.forensics.evidence import BufferChange, Evidence, Part, StepEvidence
+from trainer.forensics.evidence import BufferChange, Change, Evidence, Part, StepEvidence
 from trainer.kinds.gradient_audit.comparison import Comparison, merged
 from trainer.kinds.gradient_audit.handover import Handover, read_document
 from trainer.kinds.gradient_audit.params import GradientAuditParams
@@ -133,6 +133,7 @@ class Measured:
             reductions=[row["reductions"] for row in rows] if seen else (),
             backwards=[row["backwards"] for row in rows],
             norms=[row["norm"] for row in rows],
+            changes=[[Change(factor=factor, norm=norm) for factor, norm in row["changes"]] for row in rows],
         )
 
     def _read(self, key: str) -> list[list[Comparison]]:

@@ -102,6 +102,7 @@ class Replay:
         """Return what the code under audit leaves in every step. Collective."""
         seed_everything(self._seed)
         engine, found = Engine(self._target, self._group, state, self._dtype), []
+        engine.watch_changes()
         for step, known in enumerate(self._windows[:count]):
             cells = own_cells(self._target, self._group, known, step, self._dtype)
             norms: list[float] = []
@@ -111,6 +112,7 @@ class Replay:
                     "step": step,
                     "observed": seen.gradients,
                     "norm": math.hypot(*norms),
+                    "changes": seen.changes,
                     "backwards": seen.backwards,
                     "reductions": seen.reductions,
                 }

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.gradients import Plan, evidence
+from tests.support.gradients import Plan, evidence, norm_of
 from tests.support.planting import planted
 from trainer.contract.diagnosis import Diagnosis
 from trainer.forensics.diagnose import diagnose
@@ -23,7 +24,7 @@ def names_of(found: Diagnosis) -> set[str]:
 
 def clip(most: float) -> Callable[[int, Gradient], Gradient]:
     def clipped(_step: int, gradient: Gradient) -> Gradient:
-        norm = math.sqrt(sum(float(value.square().sum()) for value in gradient.values()))
+        norm = norm_of(gradient)
         return {name: value * min(1.0, most / (norm + 1e-6)) for name, value in gradient.items()}
 
     return clipped
@@ -96,6 +97,59 @@ def test_clipping_before_unscale_names_the_scale() -> None:
     assert names_of(found) == {"clipped_before_unscale"}
     assert found.causes[0].parameters["loss_scale"] == 65536
     assert found.causes[0].parameters["max_norm"] == pytest.approx(1.0, rel=1e-5)
+
+
+REDUCED = {"with the last": None, "with every": (0, 1, 2)}
+
+
+@pytest.mark.parametrize("reduced", REDUCED)
+@pytest.mark.parametrize("names", [(), ("mean_of_means",), ("missing_world_size",), ("local_count_as_global",)])
+@pytest.mark.parametrize("last", [True, False])
+def test_clipping_inside_the_window_is_named_beside_other_mistakes(
+    names: tuple[str, ...], reduced: str, last: bool
+) -> None:
+    """A11, with and without a clipping after the last backward pass."""
+    plan = replace(planted(names, Plan()), reduced_after=REDUCED[reduced])
+
+    def clipped(place: int, gradient: Gradient) -> Gradient:
+        return clip(0.2)(0, gradient) if last or place < 2 else gradient
+
+    found = diagnose(evidence([replace(plan, between=clipped)] * 2))
+    assert (found.status, names_of(found)) == ("identified", {"clipped_inside_window", *names})
+    numbers = next(cause.parameters for cause in found.causes if cause.name == "clipped_inside_window")
+    assert numbers["norm"] == pytest.approx(0.2, rel=1e-5)
+    assert "After backward pass 0 of step 1 (both counted from 0), rank 0 multiplied its gradients by" in " ".join(found.reasoning)
+
+
+def test_clipping_once_and_a_norm_that_is_never_reached_are_not_called_inside() -> None:
+    once = diagnose(
+        evidence([Plan(between=lambda place, gradient: clip(0.25)(0, gradient) if place == 2 else gradient)] * 3)
+    )
+    assert names_of(once) == {"clipped_gradients"}
+    assert diagnose(evidence([Plan(between=lambda _place, gradient: clip(1e6)(0, gradient))] * 3)).status == "clean"
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_factor_inside_the_window_is_no_clipping(last: bool) -> None:
+    def halved(place: int, gradient: Gradient) -> Gradient:
+        return {name: value * (0.5 if last or place < 2 else 1) for name, value in gradient.items()}
+
+    found = diagnose(evidence([replace(planted(["rank_mean"], Plan()), between=halved)] * 2))
+    assert (found.status, names_of(found)) == ("identified", {"rank_mean", "scaled_inside_window"})
+    assert found.weights is not None
+    assert found.weights.observed[0][0] == pytest.approx((1 / 8 if last else 1 / 4) / 18)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clipping_does_not_lend_its_name_to_weights_that_it_does_not_explain(seed: int) -> None:
+    random = Random(seed)
+    odd = {(rank, place): random.uniform(0.5, 2.0) / 10 for rank in range(2) for place in range(3)}
+    plan = Plan(factor=lambda _plan, r, m: odd[r, m], between=lambda _place, gradient: clip(0.2)(0, gradient))
+    found = diagnose(evidence([plan] * 2))
+    assert (found.status, names_of(found)) == ("unexplained", {"clipped_inside_window"})  # it was measured
+    unmeasured = evidence([plan] * 2)
+    hidden = replace(unmeasured, steps=[replace(step, changes=()) for step in unmeasured.steps])
+    assert (diagnose(hidden).status, "clipped_inside_window" in names_of(diagnose(hidden))) == ("unexplained", False)
 
 
 def scaled_up(gradient: Gradient) -> Gradient:
