@@ -63,7 +63,8 @@ def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
     """Return the ranks that keep the others waiting, the furthest behind first, and the evidence.
 
     A stopped rank explains everything. Else it is the rank that is not inside the newest collective; if all are, the
-    rank inside a different operation than most. None if all are inside the same one: then their connection is stuck.
+    rank inside a different operation than most. None if there is no majority, or if all are inside the same one: then
+    their connection is stuck.
     """
     stopped = [position.rank for position in positions if position.stopped]
     if stopped:
@@ -83,6 +84,9 @@ def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
         odd = [position.rank for position in positions if position.operation != common]
         if odd:
             return odd, f"it is inside a different collective than the others, which are in {common}"
+    if len(set(operations)) > 1:
+        each = ", ".join(f"rank {position.rank} in {position.operation}" for position in positions)
+        return [], f"the ranks are inside different collectives ({each}), so they took different paths through the code"
     return [], "all ranks are inside the same collective, so the connection between them is stuck, not a single rank"
 
 

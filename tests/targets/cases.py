@@ -234,9 +234,11 @@ class Thirds(Table):
         row = [(5, 10), (1, 7), (3, 6), (2, -4), (8, 24), (1, 9), (4, 2), (6, 5)]
         cells = [[row[(2 * rank + place) % 8] for place in range(2)] for rank in range(world_size)]
         cells[-1] = [(0, 0), (3, 8)]
-        super().__init__(name, cells=cells, padding=None, **options)
+        super().__init__(name, cells=SPLIT if world_size == 4 else cells, padding=None, **options)
 
 
+SPLIT: Cells = [[(5, 10), (1, 7)], [(3, 6), (2, -4)], [(8, 24), (0, 0)], [(0, 0), (1, 9)]]
+"""Fixture M on four ranks (A3)."""
 EQUAL_CELLS: Cells = [[(4, 6)], [(4, -2)]]
 ONE_AND_NINE: Cells = [[(1, 10)], [(9, 9)]]
 EMPTY_CELL: Cells = [[(5, 10), (0, 0), (3, 6)], [(2, -4), (8, 24), (1, 9)]]

@@ -107,6 +107,25 @@ class Renaming(Table):
         return DistributedDataParallel(model, find_unused_parameters=True)
 
 
+class OneSided(Table):
+    """Rank 1 has no targets for the parameter `w`, and DDP is not asked to look for unused ones (E3)."""
+
+    def build_model(self) -> nn.Module:
+        return Branching()
+
+
+class Branching(nn.Module):
+    """A model that leaves `w` out of the graph on rank 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(40))
+
+    def forward(self, x: Tensor, u: Tensor) -> Tensor:
+        found: Tensor = u @ self.v if dist.is_initialized() and dist.get_rank() else x * self.w + u @ self.v
+        return found
+
+
 class NotANumber(Table):
     """accumulate() leaves NaN in one component on rank 1."""
 
@@ -149,5 +168,6 @@ ALL = (
     Odd("accumulate_text", accumulate=lambda model, batches, ctx: "done"),
     Stepping("accumulate_steps"),
     Leaving("accumulate_leaves"),
+    OneSided("one_sided_branch"),
 )
 TARGETS = SimpleNamespace(**{target.name: target for target in ALL}, nan_gradient=NotANumber("nan_gradient"))

@@ -138,8 +138,16 @@ class ScaledAfterSync(Table):
 class ReducedLoss(Table):
     """all_reduce of the loss value before backward: right value, gradient of the local term (A15)."""
 
+    reported = 0.0
+
+    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
+        self.reported = 0.0
+        super().accumulate(model, batches, ctx)
+        return self.reported
+
     def scaled(self, loss: Tensor, batch: Batch, batches: Sequence[Batch], total: int, ctx: Any) -> Tensor:
         value = ctx.all_reduce_sum(float(loss.detach()))
+        self.reported += value / total
         return (loss + (value - loss.detach())) / total
 
 

@@ -28,6 +28,8 @@ class Account:
     numbers: dict[str, float] = field(default_factory=dict)
     windows: Sequence[Window] = ()
     """As if everything were reduced; empty where ranks differ in an unknown way."""
+    by_rank: Sequence[Window] = ()
+    """Where ranks differ in an unknown way, the window of the first wrong step as it is in every rank's gradient."""
     steps: Sequence[int] = ()
     """The steps that are wrong, where others are right."""
     clip: Clip | None = None
@@ -104,6 +106,8 @@ def _separable(systems: Sequence[System], group: Group, tolerance: float) -> Acc
     if any(silent):
         extra.add("dropped_microbatch")
     reading, steps = _read(view.windows, tolerance, usual)
+    if any(silent) and not all(silent) and reading.status is Status.CLEAN:
+        steps = [place for place, gone in enumerate(silent) if gone]
     clip = None
     if reading.status is Status.UNEXPLAINED:
         clip = between([system.step for system in systems], view.windows)
@@ -111,7 +115,11 @@ def _separable(systems: Sequence[System], group: Group, tolerance: float) -> Acc
         if clip is not None:
             reading, steps = _read(clip.windows, tolerance, None if clip.hides_factors else usual)
             extra.add(clip.name)
-    return _account(group, view, reading, frozenset(extra), steps=_numbers(systems, steps), clip=clip)
+    found = _account(group, view, reading, frozenset(extra), steps=_numbers(systems, steps), clip=clip)
+    short = [window.micro_batches() for window in view.windows if window.micro_batches() != usual]
+    if SHORT in found.names and usual is not None and short:
+        found.numbers.update(micro_batches=min(short), divided_by=usual)
+    return found
 
 
 def _account(
@@ -191,8 +199,22 @@ def _by_rank(seen: Sequence[View], group: Group, tolerance: float, usual: int | 
     same = len({tuple(sorted(reading.parameters.items())) for reading in readings}) == 1
     known = all(reading.status is Status.IDENTIFIED for reading in readings) and len(names) == 1 and (own or same)
     if not known:
-        return Account(parameters=group.names, status=Status.UNEXPLAINED)
+        apart = [
+            step for step, windows in enumerate(zip(*(view.windows for view in seen), strict=True)) if _apart(windows)
+        ]
+        shown = [view.windows[apart[0] if apart else 0] for view in seen]
+        return Account(parameters=group.names, status=Status.UNEXPLAINED, by_rank=shown)
     return Account(parameters=group.names, status=Status.IDENTIFIED, names=next(iter(names)))
+
+
+def _apart(windows: Sequence[Window]) -> bool:
+    """Return whether a step has other weights on one rank than on another."""
+    rows = [[cell.weight for cell in window.cells] for window in windows]
+    return any(
+        abs(mine - first) > 1e-3 * max(map(abs, rows[0]))
+        for row in rows
+        for mine, first in zip(row, rows[0], strict=True)
+    )
 
 
 def uneven(windows: Sequence[Window], tolerance: float) -> bool:

@@ -31,8 +31,9 @@ SHAPES: Final[Mapping[str, Mistake]] = {
         "Count the targets of the whole window before its first backward, and divide every micro-batch by that number.",
     ),
     "dropped_microbatch": Mistake(
-        "Some micro-batches weigh nothing: their gradients were cleared before the step, or their loss was made 0.",
-        "Clear the gradients once per step, after optimizer.step(), not before every backward.",
+        "Some micro-batches weigh nothing: their gradients were cleared before the step, their loss was made 0, or their "
+        "window was left out.",
+        "Clear the gradients once per step, after optimizer.step(), not before every backward, and leave no window out.",
     ),
 }
 """Mistakes that make the weights of a window uneven."""
@@ -42,8 +43,9 @@ SCALES: Final[Mapping[str, Mistake]] = {
         "Multiply the loss by the world size, which the averaging divides by.",
     ),
     "extra_world_size": Mistake(
-        "The loss is multiplied by the world size although nothing else divides by it.",
-        "Remove the factor world_size from the loss.",
+        "Gradients are world_size times too large: the loss is multiplied by the world size although nothing else divides "
+        "by it, or a communication hook or own reduction adds up and does not divide.",
+        "Remove the factor world_size from the loss, or divide by it in the hook or reduction.",
     ),
     "extra_accumulation_division": Mistake(
         "The loss is divided by the number of micro-batches once more than it should be.",
@@ -99,7 +101,8 @@ OTHERS: Final[Mapping[str, Mistake]] = {
     ),
     "unreduced_parameters": Mistake(
         "Some parameters are not reduced: their gradients hold only the rank's own micro-batches.",
-        "Create, replace and unfreeze parameters before wrapping the model, or wrap it again.",
+        "Create, replace and unfreeze parameters before wrapping the model, or wrap it again; an own reduction must "
+        "include every parameter.",
     ),
     "buffers_moved_twice": Mistake(
         "Buffers moved twice per micro-batch, although the gradients agree: the forward of these layers runs twice, as "

@@ -8,7 +8,7 @@ import torch
 from trainer.forensics.accounts import Account, account
 from trainer.forensics.evidence import Evidence, StepEvidence
 from trainer.forensics.explain import Status
-from trainer.forensics.groups import Group, Grouping, grouped
+from trainer.forensics.groups import Group, Grouping, grouped, parted
 from trainer.forensics.solve import shares, solve
 from trainer.forensics.system import System
 
@@ -106,6 +106,7 @@ def _case(evidence: Evidence, systems: Sequence[System]) -> Case:
     grouping = grouped(systems, tolerance)
     if all(right) and grouping.odd:
         grouping = Grouping(kinds=grouping.kinds)
+    grouping.groups = [part for group in grouping.groups for part in parted(systems, group, grouping.kinds, tolerance)]
     accounts = [
         account(systems, group, tolerance) if not all(right) else Account(parameters=group.names, status=Status.CLEAN)
         for group in grouping.groups

@@ -84,9 +84,7 @@ def explain(
             even=even,
         )
     status = Status.IDENTIFIED if first else Status.CLEAN
-    return Reading(
-        status=status, names=first, parameters=kept[ordered[0]], departures=fewest + len(extra), even=even
-    )
+    return Reading(status=status, names=first, parameters=kept[ordered[0]], departures=fewest + len(extra), even=even)
 
 
 def _by_weight(tolerance: float) -> Agree:

@@ -1,7 +1,7 @@
 """From accounts to the mistakes that a diagnosis names, those of some parameters apart from those of all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,8 +43,10 @@ def findings(case: Case) -> Findings:
         return _residual(case)
     local = _unreduced(case.accounts)
     found = Findings(status=Status.CLEAN)
+    reduced = [account for place, account in enumerate(case.accounts) if place not in local]
     for place in sorted(range(len(case.accounts)), key=lambda place: place != case.main):
-        _add(found, case, case.accounts[place], unreduced=place in local)
+        account = case.accounts[place]
+        _add(found, case, _left_out(account, reduced[0]) if place in local else account, unreduced=place in local)
     for name, numbers in _auxiliary(case):
         found.named.append(Named(name=name, account=case.accounts[case.main], numbers=numbers))
     _complete(found)
@@ -102,6 +104,15 @@ def _unreduced(accounts: Sequence[Account]) -> set[int]:
     """Return the groups that are not reduced although others are."""
     local = {place for place, account in enumerate(accounts) if LOCAL in account.names}
     return local if len(local) < len(accounts) else set()
+
+
+def _left_out(account: Account, reduced: Account) -> Account:
+    """Return the account of unreduced parameters without the factor that it seems to miss if others are added up."""
+    summed = reduced.names | {LOCAL, "missing_world_size"}
+    sets = [frozenset(names) for names in account.alternatives or (tuple(account.names),)]
+    if "missing_world_size" in reduced.names or summed not in sets:
+        return account
+    return replace(account, status=Status.IDENTIFIED, names=reduced.names | {LOCAL}, alternatives=())
 
 
 def _residual(case: Case) -> Findings:

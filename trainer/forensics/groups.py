@@ -62,6 +62,57 @@ def grouped(systems: Sequence[System], tolerance: float) -> Grouping:
     return tried[0]
 
 
+def parted(systems: Sequence[System], group: Group, kinds: Sequence[Kind], tolerance: float) -> list[Group]:
+    """Return the group, or two where only micro-batches that are not reduced use some of its parameters.
+
+    A reduction that comes too early leaves out the micro-batches after it. If an earlier one is left out, the reason
+    is that its parameters are.
+    """
+    found = [_reduced(system, fit, tolerance) for system, fit in zip(systems, group.solved, strict=True)]
+    if not any(_out_of_order(system, *places) for system, places in zip(systems, found, strict=True)):
+        return [group]
+    alone, others = (
+        [
+            name
+            for name in group.names
+            if all(_uses_only(system, name, places[side]) for system, places in zip(systems, found, strict=True))
+        ]
+        for side in (0, 1)
+    )
+    if not alone or not others or len(alone) + len(others) != len(group.names):
+        return [group]
+    return [_group(systems, names, kinds, tolerance) for names in (others, alone)]
+
+
+def _reduced(system: System, fit: Fit, tolerance: float) -> tuple[set[int], set[int]]:
+    """Return the cells, as positions of columns, that are only in their own rank's gradient, and all others."""
+    local, shared = set(), set()
+    near = 2 * tolerance * float(fit.weights[fit.determined].abs().max()) if bool(fit.determined.any()) else 0.0
+    for line, place in enumerate(fit.places):
+        column = system.columns[place]
+        if column.kind == "units" and bool(fit.determined[line]) and system.ranks > 1:
+            row = fit.weights[line].abs()
+            others = torch.cat([row[: column.rank], row[column.rank + 1 :]])
+            alone = float(row[column.rank]) > near and bool((others <= near).all())
+            (local if alone else shared).add(place)
+    return local, shared
+
+
+def _out_of_order(system: System, local: set[int], shared: set[int]) -> bool:
+    columns = system.columns
+    return any(
+        columns[mine].rank == columns[other].rank and columns[mine].micro_batch < columns[other].micro_batch
+        for mine in local
+        for other in shared
+    )
+
+
+def _uses_only(system: System, name: str, places: set[int]) -> bool:
+    norms = torch.linalg.vector_norm(system.blocks[name][:, : len(system.columns)], dim=0)
+    used = {place for place in system.places(("units",)) if float(norms[place]) > 1e-12 * float(norms.max())}
+    return used <= places
+
+
 def _makes_sense(systems: Sequence[System], kinds: Sequence[Kind]) -> bool:
     present = {column.kind for system in systems for column in system.columns}
     return all(kind in present for kind in kinds if kind in ("padding", "stale"))

@@ -81,6 +81,12 @@ def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
     return f"The count of rank {rank:.0f} is used, {own:.6g} of {whole:.6g} {unit}s{again}. {scaled(window, unit)}"
 
 
+def _short(window: Window, numbers: Numbers, unit: str) -> str:
+    if "divided_by" not in numbers:
+        return scaled(window, unit)
+    return f"A window of {numbers['micro_batches']:.0f} micro-batches is divided by {numbers['divided_by']:.0f}."
+
+
 def _padded_count(window: Window, _numbers: Numbers, unit: str) -> str:
     padding = sum(cell.padding for cell in window.cells)
     units = sum(cell.units for cell in window.cells)
@@ -122,6 +128,7 @@ BY_WINDOW: Final[Mapping[str, Callable[[Window, Numbers, str], str]]] = {
     **dict.fromkeys(FACTORS, _factor),
     "local_count_as_global": _local_count,
     "padding_in_denominator": _padded_count,
+    "short_last_window": _short,
     "dropped_microbatch": _dropped,
     "padding_in_loss": _padding,
     "sync_on_wrong_microbatch": _misplaced,

@@ -9,7 +9,7 @@ from trainer.forensics.examine import Case
 from trainer.forensics.explain import Status
 from trainer.forensics.findings import LOCAL, Findings
 from trainer.forensics.measures import FACTORS, SHAPES, late
-from trainer.forensics.words import compared, listed, scaled, share
+from trainer.forensics.words import compared, listed, number, scaled, share
 
 
 def reasoning(case: Case, found: Findings) -> list[str]:
@@ -64,8 +64,28 @@ def _reading(case: Case, found: Findings) -> Iterator[str]:
         texts = [" with ".join(names) for names in found.alternatives]
         if len(texts) > 1:
             yield f"The same weights come from {', or from '.join(texts)}: this window cannot tell them apart."
+    if found.status is Status.IDENTIFIED:
+        yield from _look_alikes(case, found)
     if found.status is Status.UNEXPLAINED and found.open is not None and found.open.separable:
         yield "No known mistake and no combination of known mistakes gives these weights."
+
+
+def _look_alikes(case: Case, found: Findings) -> Iterator[str]:
+    """Yield which constant factor of the code's own would give the same weights as a mistake that is named."""
+    system = case.systems[case.shown]
+    places = 1 + max((column.micro_batch for column in system.columns if column.kind == "units"), default=0)
+    values = {
+        "missing_world_size": (1 / system.ranks, "ranks"),
+        "extra_world_size": (float(system.ranks), "ranks"),
+        "extra_accumulation_division": (1 / places, "micro-batches"),
+        "missing_accumulation_division": (float(places), "micro-batches"),
+    }
+    for name in sorted({named.name for named in found.named} & values.keys()):
+        value, what = values[name]
+        yield (
+            f"A constant factor of {number(value)} in the loss would look like {name}. A run with another number of {what} "
+            "tells them apart: a constant does not change with it."
+        )
 
 
 def _of_account(case: Case, account: Account) -> Iterator[str]:
@@ -82,6 +102,8 @@ def _of_account(case: Case, account: Account) -> Iterator[str]:
         return
     if window is None:
         yield "the ranks' gradients differ in all micro-batches, not only in those of their own."
+        for rank, seen in enumerate(account.by_rank):
+            yield f"in rank {rank}'s gradient: {compared(seen, unit)} {scaled(seen, unit)}"
         return
     if LOCAL in account.names:
         yield "every rank's gradient holds only its own micro-batches; divided by the number of ranks:"

@@ -87,7 +87,18 @@ def _window(system: System, fit: Fit, tolerance: float) -> Window | None:
             merged.append(_as_reduced(own, system.ranks))
         else:
             return None
-    return Window.of(merged, system.ranks)
+    window = Window.of(merged, system.ranks)
+    return None if _out_of_order(window) else window
+
+
+def _out_of_order(window: Window) -> bool:
+    """Return whether a micro-batch is not reduced although a later one of its rank is: no reduction does that."""
+    cells = [cell for cell in window.supervised if cell.weight]
+    return any(
+        cell.local and not later.local and cell.rank == later.rank and cell.micro_batch < later.micro_batch
+        for cell in cells
+        for later in cells
+    )
 
 
 def _as_reduced(own: Cell, ranks: int) -> Cell:

@@ -1,4 +1,8 @@
-"""Targets that break a rule: the failure of the run names the member, the rank, and what was expected."""
+"""Targets that break a rule: the failure of the run names the member, the rank, and what was expected.
+
+Public cases among them: B6 (`passes_differ`, `accumulate_leaves`), E1 (`count_zero`: nothing to learn from on any rank),
+E2 (`nan_gradient`) and E3 (`one_sided_branch`).
+"""
 
 import os
 import subprocess
@@ -64,6 +68,11 @@ WORDS: dict[str, tuple[str, int | None, str]] = {
     "accumulate_text": ("audit", None, "member accumulate on rank {rank} in step 0: returned str 'done'; expected"),
     "accumulate_steps": ("audit", None, "member accumulate on rank {rank} in step 0: changed the parameters"),
     "accumulate_leaves": ("audit", None, "changed the number of participants from 2 to 0; it must stay the same"),
+    "one_sided_branch": (
+        "audit",
+        1,
+        "left DDP's reduction unfinished, and other ranks wait for it: no gradient reached w in",
+    ),
 }
 """Stage that fails, rank that is named (None: any, all of them see it), and what the last line contains."""
 GOES_ON = "nan_gradient"

@@ -34,6 +34,7 @@ NAMES = {
     "always_synchronised": {"extra_syncs"},
     "only_backward_quiet": {"extra_syncs"},
     "stale": {"stale_gradients"},
+    "reduced_loss": {"missing_world_size"},
     "clipped_early": {"clipped_inside_window"},
     "clipped_inside": {"clipped_inside_window"},
     "clipped_at_the_end": {"clipped_gradients"},
@@ -135,6 +136,20 @@ def test_logging_fault_is_no_gradient_fault(results: Mapping[str, Result]) -> No
     assert (passed(result, "gradient_parity"), passed(result, "reported_loss")) == (True, False)
     assert result.diagnosis is not None
     assert result.diagnosis.status == "clean"
+
+
+def test_right_value_of_a_loss_is_no_evidence_for_its_gradient(results: Mapping[str, Result]) -> None:
+    """A15: the loss is all-reduced before backward, so its value is that of all ranks and its gradient is not."""
+    result = results["reduced_loss"]
+    assert (passed(result, "reported_loss"), passed(result, "gradient_parity")) == (True, False)
+
+
+def test_sum_of_a_hook_is_named_with_its_mend(results: Mapping[str, Result]) -> None:
+    """A14: the hook does not divide."""
+    diagnosis = results["hook_sums"].diagnosis
+    assert diagnosis is not None
+    assert "communication hook" in diagnosis.causes[0].explanation
+    assert "hook" in diagnosis.suggestion
 
 
 def test_result_states_unit_and_counts(results: Mapping[str, Result]) -> None:

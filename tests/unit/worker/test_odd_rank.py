@@ -49,3 +49,10 @@ def test_same_collective_names_nobody() -> None:
 def test_nobody_inside_names_the_longest_silent() -> None:
     positions = [position(0, inside=False), position(1, inside=False, silent=30.0)]
     assert odd_ranks(positions)[0] == [1]
+
+
+def test_ranks_in_different_collectives_are_not_called_a_stuck_connection() -> None:
+    ranks, why = odd_ranks([position(0, operation="gradients, bucket 0"), position(1, operation="rank 0's gradient")])
+    assert ranks == []
+    assert "different collectives (rank 0 in gradients, bucket 0, rank 1 in rank 0's gradient)" in why
+    assert "connection" not in why

@@ -39,6 +39,36 @@ class WindowCounter(SyncCounter):
         return hook(state, bucket).then(finish)
 
 
+class Arrivals:
+    """Which parameters of a DDP model a backward pass reached since a forward pass that asked for a reduction."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        ignored: set[str] = set(getattr(model, "parameters_to_ignore", ()))
+        self._names = [
+            name for name, value in model.module.named_parameters() if value.requires_grad and name not in ignored
+        ]
+        self._reached: set[str] = set()
+        self._waits = False
+        model.register_forward_pre_hook(self._arm)
+        for name, parameter in model.module.named_parameters():
+            if name in self._names:
+                parameter.register_post_accumulate_grad_hook(lambda _value, name=name: self._reached.add(name))
+
+    def _arm(self, model: nn.Module, _arguments: Any) -> None:
+        if torch.is_grad_enabled() and model.require_backward_grad_sync:
+            self._waits = True
+            self._reached.clear()
+
+    def reduced(self) -> None:
+        """Note that a reduction ended."""
+        self._waits = False
+
+    @property
+    def missing(self) -> list[str]:
+        """Parameters without which a reduction that began cannot end, by name."""
+        return [name for name in self._names if name not in self._reached] if self._waits and self._reached else []
+
+
 class Passes:
     """Backward passes of this rank since `begin`, and with which of them a reduction ended."""
 
@@ -50,6 +80,8 @@ class Passes:
         self.hooked: DistributedDataParallel | None = None
         self.backwards = 0
         self.reductions: list[int] = []
+        self.arrivals: Arrivals | None = None
+        """None where reductions cannot be seen."""
         self.changes: Changes | None = None
         """What the code does to gradients after each backward pass, if somebody wants to know."""
 
@@ -69,11 +101,11 @@ class Passes:
             self.hooked, self.counter = found, WindowCounter(self._telemetry)
             self.counter.inner = inner
             self.counter.attach(found)
+            self.arrivals = Arrivals(found)
 
     def ended(self) -> None:
         """Note the end of a backward pass."""
-        found = 0 if self.counter is None else self.counter.take().count
-        self.reductions += [self.backwards] * found
+        self.reductions += [self.backwards] * self._taken()
         self.backwards += 1
         if self.changes is not None:
             self.changes.open()
@@ -82,8 +114,13 @@ class Passes:
         """Note reductions that ended after the last backward pass, and changes of gradients after it."""
         if self.changes is not None:
             self.changes.close()
+        self.reductions += [max(0, self.backwards - 1)] * self._taken()
+
+    def _taken(self) -> int:
         found = 0 if self.counter is None else self.counter.take().count
-        self.reductions += [max(0, self.backwards - 1)] * found
+        if found and self.arrivals is not None:
+            self.arrivals.reduced()
+        return found
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.common.distributed import Group
+from trainer.forensics.words import listed
 from trainer.kinds.gradient_audit.changes import Changes
 from trainer.kinds.gradient_audit.counting import Passes
 from trainer.targets.members import Target, TargetFault, fault_text
@@ -95,6 +96,7 @@ class Engine:
             loss = self.target.accumulate(self.wrapped, list(batches), self.context(step))
         self.passes.finish()
         self._check_participants(step)
+        self._check_reduction(step)
         if self._bits() != before:
             text = "changed the parameters; it must stop just before optimizer.step()"
             raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
@@ -165,6 +167,17 @@ class Engine:
         size = dist.get_world_size() if dist.is_initialized() else 0
         if size != self.group.world_size:
             text = f"changed the number of participants from {self.group.world_size} to {size}; it must stay the same"
+            raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
+
+    def _check_reduction(self, step: int) -> None:
+        # Before this rank enters a collective of its own, while the others still wait in that of DDP.
+        missing = [] if self.passes.arrivals is None else self.passes.arrivals.missing
+        if missing:
+            text = (
+                f"left DDP's reduction unfinished, and other ranks wait for it: no gradient reached {listed(missing)} in "
+                "the backward pass that synchronises; use these parameters in the last micro-batch of every rank, or "
+                "wrap with find_unused_parameters=True"
+            )
             raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
 
 

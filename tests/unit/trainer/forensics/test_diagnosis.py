@@ -214,6 +214,19 @@ def test_world_size_equal_to_accumulation_is_ambiguous() -> None:
     assert names_of(read(["missing_world_size"], changed)) == {"missing_world_size"}
 
 
+def test_constant_factor_that_looks_like_a_mistake_is_said_and_told_apart() -> None:
+    half: Factor = lambda plan, *_: 0.5 * plan.ranks / plan.whole  # noqa: E731
+    found = diagnose(evidence([Plan(factor=half)] * 2))
+    assert names_of(found) == {"missing_world_size"}
+    assert "A constant factor of 0.5 in the loss would look like missing_world_size." in " ".join(found.reasoning)
+    three = diagnose(
+        evidence([Plan(units=((5, 1, 3), (2, 8, 1), (4, 4, 6)), padding=((0,) * 3,) * 3, factor=half)] * 2)
+    )
+    assert (three.status, names_of(three)) == ("unexplained", set())
+    assert "Every token weighs 0.5 times what it should." in " ".join(three.reasoning)
+    assert not any("constant factor" in sentence for sentence in read(["rank_mean"], Plan()).reasoning)
+
+
 def test_equal_counts_ask_for_other_counts() -> None:
     found = read(["extra_world_size"], Plan(units=((3,), (3,)), padding=((0,), (0,))))
     assert (found.status, found.causes[0].name) == ("ambiguous", "extra_world_size")

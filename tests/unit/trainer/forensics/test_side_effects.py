@@ -118,7 +118,9 @@ def test_clipping_inside_the_window_is_named_beside_other_mistakes(
     assert (found.status, names_of(found)) == ("identified", {"clipped_inside_window", *names})
     numbers = next(cause.parameters for cause in found.causes if cause.name == "clipped_inside_window")
     assert numbers["norm"] == pytest.approx(0.2, rel=1e-5)
-    assert "After backward pass 0 of step 1 (both counted from 0), rank 0 multiplied its gradients by" in " ".join(found.reasoning)
+    assert "After backward pass 0 of step 1 (both counted from 0), rank 0 multiplied its gradients by" in " ".join(
+        found.reasoning
+    )
 
 
 def test_clipping_once_and_a_norm_that_is_never_reached_are_not_called_inside() -> None:
