@@ -231,6 +231,21 @@ def skipped() -> None:
         script.optimizer.zero_grad()
 
 
+def scales(*, mend: bool) -> None:
+    """The scaler of rank 1 grows after every step, that of rank 0 does not: their scales differ from step 2 on."""
+    script = Script()
+    interval = 1 if script.rank == 1 and not mend else 100
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=interval)
+    for step in range(STEPS):
+        batches = script.window(step, even=True)
+        script.accumulate(
+            batches, lambda logits, targets, _i: scaler.scale(loss_of(logits, targets, "mean") / MICRO_BATCHES)
+        )
+        scaler.step(script.optimizer)
+        scaler.update()
+        script.optimizer.zero_grad()
+
+
 CASES: dict[str, Callable[[], None]] = {
     "right_sum": lambda: run_sum(lambda _s: 1.0),
     "right_mean": lambda: Script().train(by_mean(MICRO_BATCHES), even=True),
@@ -260,6 +275,8 @@ CASES: dict[str, Callable[[], None]] = {
     "unexplained": odd_factors,
     "compiled": compiled,
     "skipped_on_one_rank": skipped,
+    "loss_scales_differ": lambda: scales(mend=False),
+    "loss_scales_differ_mended": lambda: scales(mend=True),
 }
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ CHANGED_INSIDE = (
     "Look at what the code does to .grad between the backward passes of a window: anything but adding up changes what "
     "is already there."
 )
+DETACHED = "Keep these parameters trainable, and what they compute attached, in every micro-batch."
 COMPARE = "Compare the observed weights with what the code divides by, rank by rank and micro-batch by micro-batch."
 
 
@@ -135,6 +136,8 @@ def _suggestion(case: Case, found: Findings, causes: Sequence[Cause]) -> str:
         if not account.separable:
             return MORE_CELLS
         return separating_change(found.alternatives, account.windows[case.shown])
+    if causes and causes[0].name == "dropped_microbatch" and "parameters" in causes[0].parameters:
+        return DETACHED
     if causes:
         return KNOWN[causes[0].name].fix.format(unit=case.evidence.unit)
     return "" if found.status is Status.CLEAN else _where_to_look(case, found)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainer.forensics.cells import Window, ratio
-from trainer.forensics.hypotheses import Hypothesis, Key, departures, hypotheses, key_of
+from trainer.forensics.hypotheses import Hypothesis, Key, departures, hypotheses, key_of, of_any_rank
 from trainer.forensics.repeats import repeated
 
 
@@ -96,13 +96,17 @@ def _by_weight(tolerance: float) -> Agree:
 
 def _common(windows: Sequence[Window], agree: Agree, usual: int | None) -> list[Key]:
     """Return the hypotheses that explain every window, each once."""
-    common: dict[Key, None] | None = None
-    for window in windows:
-        mine = {key_of(item): None for item in hypotheses(window, usual_micro_batches=usual) if agree(window, item)}
-        common = mine if common is None else {key: None for key in common if key in mine}
-        if not common:
-            return []
-    return list(common or {})
+    seen = [
+        [key_of(item) for item in hypotheses(window, usual_micro_batches=usual) if agree(window, item)]
+        for window in windows
+    ]
+    # The largest count of all ranks is that of another rank in another window.
+    return _everywhere(seen) or _everywhere([list(map(of_any_rank, keys)) for keys in seen])
+
+
+def _everywhere(seen: Sequence[Sequence[Key]]) -> list[Key]:
+    others = [set(keys) for keys in seen[1:]]
+    return [key for key in dict.fromkeys(seen[0]) if all(key in keys for keys in others)] if seen else []
 
 
 def _padding_weighs(window: Window) -> bool:

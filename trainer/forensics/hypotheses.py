@@ -184,6 +184,12 @@ def key_of(item: Hypothesis) -> Key:
     return item.names, tuple(sorted(told.items()))
 
 
+def of_any_rank(key: Key) -> Key:
+    """Return a key without the rank that it is about."""
+    names, told = key
+    return names, tuple(item for item in told if item[0] != "count_of_rank")
+
+
 def departures(key: Key) -> int:
     """Return how many departures from the right divisor a key is made of: one per name, and a missing factor."""
     names, told = key

@@ -73,7 +73,7 @@ def _factor(window: Window, _numbers: Numbers, unit: str) -> str:
 
 def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
     if "count_of_rank" not in numbers:
-        return scaled(window, unit)
+        return f"It is not the same rank in every step, as if the largest or smallest count was taken. {scaled(window, unit)}"
     rank, whole = numbers["count_of_rank"], sum(cell.units for cell in window.cells)
     own = sum(cell.units for cell in window.cells if cell.rank == rank)
     size = numbers.get(AVERAGED)
@@ -93,8 +93,12 @@ def _padded_count(window: Window, _numbers: Numbers, unit: str) -> str:
     return f"The window holds {units:.6g} {unit}s and {padding:.6g} of padding. {scaled(window, unit)}"
 
 
-def _dropped(window: Window, _numbers: Numbers, _unit: str) -> str:
-    return f"Without weight: {places(window.dropped)}." if window.dropped else ""
+def _dropped(window: Window, numbers: Numbers, _unit: str) -> str:
+    where = f"Without weight: {places(window.dropped)}." if window.dropped else ""
+    some = (
+        "Only some parameters lack them, as if they were frozen or detached there." if "parameters" in numbers else ""
+    )
+    return f"{where} {some}".strip()
 
 
 def _padding(window: Window, _numbers: Numbers, unit: str) -> str:

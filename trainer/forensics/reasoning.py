@@ -9,7 +9,7 @@ from trainer.forensics.examine import Case
 from trainer.forensics.explain import Status
 from trainer.forensics.findings import LOCAL, Findings
 from trainer.forensics.measures import FACTORS, SHAPES, late
-from trainer.forensics.words import compared, listed, number, scaled, share
+from trainer.forensics.words import compared, divisors, listed, number, scaled, share
 
 
 def reasoning(case: Case, found: Findings) -> list[str]:
@@ -111,7 +111,11 @@ def _of_account(case: Case, account: Account) -> Iterator[str]:
         yield f"{len(late(window))} micro-batches are only in their own rank's gradient."
     else:
         yield "all ranks have the same gradient, so it was reduced."
-    yield compared(window, unit) + (f" {scaled(window, unit)}" if uneven([window], 1e-6) else "")
+    how = compared(window, unit)
+    whole = f" {scaled(window, unit)}" if uneven([window], 1e-6) else ""
+    yield how if whole.strip() == how else how + whole
+    if account.status is Status.UNEXPLAINED and len(window.counted) == len(window.supervised):
+        yield divisors(window, unit)
 
 
 def ruled_out(case: Case, found: Findings) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from trainer.forensics.cells import Cell, Window
 
+MOST_DIVISORS = 8
 EVEN = 1e-5
 """Weights that differ by less than this share are called equal."""
 
@@ -43,6 +44,18 @@ def scaled(window: Window, unit: str) -> str:
     if len(counted) == len(window.supervised) and _even(window.counted):
         return f"Every {unit} weighs {number(total)} times what it should."
     return f"The weights of the window sum to {number(total)} instead of 1."
+
+
+def divisors(window: Window, unit: str) -> str:
+    """Return by what the units seem to be divided, one number or one per micro-batch, and the right one."""
+    right = f"{math.fsum(cell.units for cell in window.cells):.6g}"
+    if _even(window.counted):
+        return f"as if the sum of all {unit}s was divided by {1 / window.counted[0].weight:.6g} instead of {right}."
+    rows: dict[int, list[str]] = {}
+    for cell in window.counted:
+        rows.setdefault(cell.rank, []).append(f"{1 / cell.weight:.6g}")
+    texts = [f"rank {rank}: {listed(row, MOST_DIVISORS)}" for rank, row in rows.items()]
+    return f"as if {unit}s were divided, micro-batch by micro-batch, by {'; '.join(texts[:MOST_DIVISORS])}; right is {right}."
 
 
 def place(cell: Cell) -> str:

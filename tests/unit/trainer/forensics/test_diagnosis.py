@@ -75,6 +75,49 @@ def test_local_count_without_the_factor_is_one_mistake() -> None:
     assert "again" not in kept.causes[0].explanation
 
 
+def test_largest_count_of_any_rank_is_a_local_count() -> None:
+    largest: Factor = lambda plan, *_: plan.ranks / max(map(sum, plan.units))  # noqa: E731
+    none = ((0,) * 3,) * 2
+    steps = [
+        Plan(units=units, padding=none, factor=largest) for units in (((5, 1, 3), (2, 8, 1)), ((9, 2, 4), (1, 3, 2)))
+    ]
+    found = diagnose(evidence(steps))
+    assert (found.status, names_of(found)) == ("identified", {"local_count_as_global"})
+    assert found.causes[0].parameters == {}
+    assert "not the same rank in every step" in found.causes[0].explanation
+
+
+def test_divisor_that_belongs_to_no_mistake_is_said() -> None:
+    rows = diagnose(evidence([Plan(factor=lambda *_: 2 / 13.7)]))
+    assert "As if the sum of all tokens was divided by 13.7 instead of 20." in rows.reasoning
+    # The count of another micro-batch: off by one.
+    shifted = diagnose(evidence([Plan(factor=lambda plan, r, m: 1 / 3 / plan.units[r][m - 1])]))
+    assert (rows.status, shifted.status) == ("unexplained", "unexplained")
+    assert (
+        "As if tokens were divided, micro-batch by micro-batch, by rank 0: 18, 30, 6; rank 1: 6, 12, 48; right is 20."
+    ) in shifted.reasoning
+
+
+def test_parameters_that_are_detached_in_one_micro_batch_are_named() -> None:
+    whole = evidence([Plan()])
+    step = whole.steps[0]
+    lost = [
+        replace(
+            part,
+            gradient={name: value * (name != "head" or part.micro_batch > 0) for name, value in part.gradient.items()},
+        )
+        for part in step.parts
+    ]
+    seen = {name: sum(part.gradient[name] / 20 for part in lost if part.kind == "units") for name in PARAMETERS}
+    found = diagnose(replace(whole, steps=[replace(step, observed=[seen, seen])]))
+    assert [(cause.name, cause.parameters) for cause in found.causes] == [
+        ("dropped_microbatch", {"parameters": ["head"]})
+    ]
+    assert "frozen or detached" in found.causes[0].explanation
+    assert "trainable" in found.suggestion
+    assert all(sentence.count("sum to") < 2 for sentence in found.reasoning)
+
+
 def test_local_count_stays_ambiguous_where_ranks_and_micro_batches_are_as_many() -> None:
     square = Plan(units=((3, 5), (7, 2)), padding=((0, 0), (0, 0)))
     wanted = [["local_count_as_global"], ["extra_accumulation_division", "local_count_as_global"]]

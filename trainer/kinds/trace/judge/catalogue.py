@@ -30,6 +30,7 @@ CHECKS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
             "missing_accumulation_division",
             "local_count_as_global",
             "clipped_before_unscale",
+            "loss_scales_differ",
             "unexplained",
         ),
     ),

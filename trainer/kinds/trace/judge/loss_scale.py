@@ -28,7 +28,7 @@ ADAPTIVE = (
 
 def judge(run: Run, understood: Sequence[tuple[int, Understanding]]) -> Judged:
     """Judge the sums of all optimizers' weights; left out where several losses are added up, whose sum says nothing."""
-    clipped = [item for number in run.steps for item in _clipped(run, number)]
+    clipped = [item for number in run.steps for item in (*_clipped(run, number), *_apart(run, number))]
     judged = [(number, item) for number, item in understood if item.clear and item.scaled]
     found = [finding for _, item in judged for finding in _findings(run, item)]
     hidden = list(_hidden(run, understood))
@@ -131,3 +131,39 @@ def _clipped(run: Run, optimizer: int) -> Iterator[Finding]:
             measured={"scale": max(scales, default=0.0), "step": records[0].step},
             suggestion="Call scaler.unscale_(optimizer) before the gradients are clipped.",
         )
+
+
+def _apart(run: Run, optimizer: int) -> Iterator[Finding]:
+    """Yield that ranks multiplied the same micro-batch's loss by different scales."""
+    wrong = [
+        (step, place, row)
+        for step in run.steps[optimizer]
+        for place, row in enumerate(
+            zip(*(record.scales for _, record in sorted(step.ranks.items())), strict=False)
+        )
+        if len(set(row)) > 1
+    ]
+    if not wrong:
+        return
+    first, place, row = wrong[0]
+    ranks = sorted(first.ranks)
+    values = ", ".join(f"{scale or 0:,.6g} on rank {rank}" for rank, scale in list(zip(ranks, row, strict=False))[:8])
+    steps = {step.step for step, _, _ in wrong}
+    sites = [first.ranks[rank].cells[place].place for rank in ranks[:1] if place < len(first.ranks[rank].cells)]
+    yield Finding(
+        name="loss_scales_differ",
+        severity="wrong",
+        check=CHECK,
+        detail=(
+            f"The scale of the GradScaler differs between ranks in {several(len(steps), 'window')}, for the first time in "
+            f"step {first.step}: {values}. The reduction adds gradients of different scales, and every rank divides by "
+            "its own."
+        ),
+        windows=len(steps),
+        places=places(run.first, sites),
+        measured={"step": first.step, "scales": [scale or 0.0 for scale in row[:20]]},
+        suggestion=(
+            "Update the scalers of all ranks alike: the same growth_interval, and the same decision about an overflow "
+            "on every rank."
+        ),
+    )
