@@ -18,6 +18,7 @@ CHECKS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
             "short_last_window",
             "class_weights",
             "dropped_microbatch",
+            "empty_step",
             "unexplained",
         ),
     ),
@@ -49,6 +50,7 @@ CHECKS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         ),
     ),
     "rank_symmetry": ("All ranks do the same steps", ("unequal_steps", "unequal_forwards", "skipped_on_one_rank")),
+    "schedule": ("Learning rate schedulers step once per optimizer step", ("scheduler_steps",)),
     "random_streams": (
         "Ranks draw different random numbers and start from the same weights",
         ("same_random_stream", "different_initial_weights"),

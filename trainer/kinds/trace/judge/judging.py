@@ -13,6 +13,7 @@ from trainer.kinds.trace.judge import (
     loss_scale,
     panels,
     samples,
+    schedules,
     streams,
     symmetry,
     synchronisations,
@@ -84,6 +85,7 @@ def _judge(run: Run, understood: Understood, unit: str) -> list[Judged]:
         agreement.buffers(run),
         samples.judge(run),
         symmetry.judge(run),
+        schedules.judge(run),
         streams.judge(run),
         writes.judge(run),
     ]

@@ -138,9 +138,7 @@ def _apart(run: Run, optimizer: int) -> Iterator[Finding]:
     wrong = [
         (step, place, row)
         for step in run.steps[optimizer]
-        for place, row in enumerate(
-            zip(*(record.scales for _, record in sorted(step.ranks.items())), strict=False)
-        )
+        for place, row in enumerate(zip(*(record.scales for _, record in sorted(step.ranks.items())), strict=False))
         if len(set(row)) > 1
     ]
     if not wrong:

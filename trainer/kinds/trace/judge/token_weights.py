@@ -33,6 +33,7 @@ CAUSES: Mapping[str, tuple[str, str]] = {
 def judge(run: Run, understood: Sequence[tuple[int, Understanding]], unit: str) -> Judged:
     """Judge the weights of all optimizers; `understood` pairs their numbers with what their weights say."""
     found = [finding for _, item in understood for finding in _findings(run, item, UNITS[unit])]
+    found += [finding for _, item in understood for finding in _empty(run, item, UNITS[unit])]
     windows = sum(len(item.clear) for _, item in understood)
     seen = bool(understood) and all(item.clear or not item.weighed for _, item in understood) and windows > 0
     detail = f"{several(windows, 'window')} weighed, every {UNITS[unit]} of a window weighs the same"
@@ -62,6 +63,29 @@ def _findings(run: Run, item: Understanding, unit: str) -> Iterator[Finding]:
     for name, groups in by_name.items():
         windows = [one for group in groups for one in group.windows]
         yield _finding(run, item, name, windows, unit, others=[text for group in groups for text in group.others])
+
+
+def _empty(run: Run, item: Understanding, unit: str) -> Iterator[Finding]:
+    """Yield that the optimizer stepped although no rank had anything to learn from."""
+    cells = [(one, one.window.cells) for one in item.weighed if item.alone and not one.problem]
+    empty = [one for one, found in cells if found and not any(cell.units for cell in found)]
+    if not empty:
+        return
+    first = empty[0]
+    yield Finding(
+        name="empty_step",
+        severity="note",
+        check=CHECK,
+        detail=(
+            f"In {several(len(empty), 'window')} of {len(item.weighed):,} no rank has a supervised {unit}, first in step "
+            f"{first.step.step}, and the optimizer stepped on gradients of 0: momentum and weight decay still move "
+            "the parameters."
+        ),
+        windows=len(empty),
+        places=places(run.first, first.sites),
+        measured={"steps": [one.step.step for one in empty[:20]]},
+        suggestion="All-reduce the count, and skip the optimizer's step on every rank where it is 0.",
+    )
 
 
 def _names(run: Run, item: Understanding, group: Group, *, first: bool) -> Iterator[str]:

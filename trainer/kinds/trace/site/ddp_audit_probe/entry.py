@@ -18,6 +18,7 @@ from .loaders import Loaders
 from .losses import Losses
 from .models import Models
 from .scaling import Scaling
+from .schedules import Schedules
 from .steps import Steps
 from .writes import Writes
 
@@ -51,6 +52,7 @@ class Probe:
             "losses": Losses(core),
             "steps": self.steps,
             "scaling": Scaling(core, self.steps),
+            "schedules": Schedules(core),
             "loaders": self.loaders,
             "writes": Writes(core),
         }
