@@ -237,8 +237,7 @@ class Thirds(Table):
         super().__init__(name, cells=SPLIT if world_size == 4 else cells, padding=None, **options)
 
 
-SPLIT: Cells = [[(5, 10), (1, 7)], [(3, 6), (2, -4)], [(8, 24), (0, 0)], [(0, 0), (1, 9)]]
-"""Fixture M on four ranks (A3)."""
+SPLIT: Cells = [[(5, 10), (1, 7)], [(3, 6), (2, -4)], [(8, 24), (0, 0)], [(0, 0), (1, 9)]]  # fixture M on 4 ranks (A3)
 EQUAL_CELLS: Cells = [[(4, 6)], [(4, -2)]]
 ONE_AND_NINE: Cells = [[(1, 10)], [(9, 9)]]
 EMPTY_CELL: Cells = [[(5, 10), (0, 0), (3, 6)], [(2, -4), (8, 24), (1, 9)]]

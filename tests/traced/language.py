@@ -231,55 +231,6 @@ def skipped() -> None:
         script.optimizer.zero_grad()
 
 
-def scales(*, mend: bool) -> None:
-    """The scaler of rank 1 grows after every step, that of rank 0 does not: their scales differ from step 2 on."""
-    script = Script()
-    interval = 1 if script.rank == 1 and not mend else 100
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=interval)
-    for step in range(STEPS):
-        batches = script.window(step, even=True)
-        script.accumulate(
-            batches, lambda logits, targets, _i: scaler.scale(loss_of(logits, targets, "mean") / MICRO_BATCHES)
-        )
-        scaler.step(script.optimizer)
-        scaler.update()
-        script.optimizer.zero_grad()
-
-
-def scheduled(*, inside: bool, times: int = 1) -> None:
-    """A scheduler that steps after every micro-batch, or `times` after the optimizer's step."""
-    script = Script()
-    scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=100)
-    for step in range(STEPS):
-        batches = script.window(step, even=True)
-        for index, one in enumerate(batches):
-            with contextlib.nullcontext() if index == len(batches) - 1 else script.model.no_sync():
-                (loss_of(script.model(one[0]), one[1], "mean") / MICRO_BATCHES).backward()
-            if inside:
-                scheduler.step()
-        script.update()
-        for _ in range(0 if inside else times):
-            scheduler.step()
-
-
-def empty(*, skip: bool) -> None:
-    """A window in which every target of every rank is ignored: the optimizer steps on zeros, or all ranks skip it."""
-    script = Script()
-    for step in range(STEPS):
-        batches = script.window(step, even=True)
-        if step == 2:
-            batches = [(tokens, torch.full_like(targets, IGNORED)) for tokens, targets in batches]
-        total = script.total(units(batches))
-        if total or not skip:
-            script.accumulate(
-                batches,
-                lambda logits, targets, _i, total=total: (
-                    loss_of(logits, targets, "sum") * script.world_size / max(1, total)
-                ),
-            )
-            script.update()
-
-
 CASES: dict[str, Callable[[], None]] = {
     "right_sum": lambda: run_sum(lambda _s: 1.0),
     "right_mean": lambda: Script().train(by_mean(MICRO_BATCHES), even=True),
@@ -309,13 +260,6 @@ CASES: dict[str, Callable[[], None]] = {
     "unexplained": odd_factors,
     "compiled": compiled,
     "skipped_on_one_rank": skipped,
-    "empty_step": lambda: empty(skip=False),
-    "empty_step_mended": lambda: empty(skip=True),
-    "scheduler_steps": lambda: scheduled(inside=True),
-    "scheduler_steps_mended": lambda: scheduled(inside=False),
-    "scheduler_steps_per_rank": lambda: scheduled(inside=False, times=2),
-    "loss_scales_differ": lambda: scales(mend=False),
-    "loss_scales_differ_mended": lambda: scales(mend=True),
 }
 
 if __name__ == "__main__":

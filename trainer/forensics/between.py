@@ -105,7 +105,7 @@ def _without(window: Window, step: StepEvidence, limit: float) -> Window:
 
 def _after_each(row: Sequence[Change], limit: float) -> list[float]:
     """Return by what every micro-batch's gradient was multiplied after its backward pass, [micro_batches]."""
-    factors = [change.factor if change.factor else 1.0 for change in row]
+    factors = [change.factor or 1.0 for change in row]
     if row and not _belongs(row, limit):
         factors[-1] = 1.0  # a reduction, or a factor that is part of how this code divides
     return [math.prod(factors[place:]) for place in range(len(factors))]

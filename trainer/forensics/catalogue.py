@@ -31,9 +31,10 @@ SHAPES: Final[Mapping[str, Mistake]] = {
         "Count the targets of the whole window before its first backward, and divide every micro-batch by that number.",
     ),
     "dropped_microbatch": Mistake(
-        "Some micro-batches weigh nothing: their gradients were cleared before the step, their loss was made 0, or their "
-        "window was left out.",
-        "Clear the gradients once per step, after optimizer.step(), not before every backward, and leave no window out.",
+        "Some micro-batches weigh nothing: their gradients were cleared before the step, their loss was made 0, or "
+        "their window was left out.",
+        "Clear the gradients once per step, after optimizer.step(), not before every backward, and leave no window "
+        "out.",
     ),
 }
 """Mistakes that make the weights of a window uneven."""
@@ -43,8 +44,8 @@ SCALES: Final[Mapping[str, Mistake]] = {
         "Multiply the loss by the world size, which the averaging divides by.",
     ),
     "extra_world_size": Mistake(
-        "Gradients are world_size times too large: the loss is multiplied by the world size although nothing else divides "
-        "by it, or a communication hook or own reduction adds up and does not divide.",
+        "Gradients are world_size times too large: the loss is multiplied by the world size although nothing else "
+        "divides by it, or a communication hook or own reduction adds up and does not divide.",
         "Remove the factor world_size from the loss, or divide by it in the hook or reduction.",
     ),
     "extra_accumulation_division": Mistake(

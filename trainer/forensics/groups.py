@@ -86,7 +86,8 @@ def parted(systems: Sequence[System], group: Group, kinds: Sequence[Kind], toler
 
 def _reduced(system: System, fit: Fit, tolerance: float) -> tuple[set[int], set[int]]:
     """Return the cells, as positions of columns, that are only in their own rank's gradient, and all others."""
-    local, shared = set(), set()
+    local: set[int] = set()
+    shared: set[int] = set()
     near = 2 * tolerance * float(fit.weights[fit.determined].abs().max()) if bool(fit.determined.any()) else 0.0
     for line, place in enumerate(fit.places):
         column = system.columns[place]

@@ -73,7 +73,8 @@ def _factor(window: Window, _numbers: Numbers, unit: str) -> str:
 
 def _local_count(window: Window, numbers: Numbers, unit: str) -> str:
     if "count_of_rank" not in numbers:
-        return f"It is not the same rank in every step, as if the largest or smallest count was taken. {scaled(window, unit)}"
+        which = "It is not the same rank in every step, as if the largest or smallest count was taken."
+        return f"{which} {scaled(window, unit)}"
     rank, whole = numbers["count_of_rank"], sum(cell.units for cell in window.cells)
     own = sum(cell.units for cell in window.cells if cell.rank == rank)
     size = numbers.get(AVERAGED)

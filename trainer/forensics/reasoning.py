@@ -83,8 +83,8 @@ def _look_alikes(case: Case, found: Findings) -> Iterator[str]:
     for name in sorted({named.name for named in found.named} & values.keys()):
         value, what = values[name]
         yield (
-            f"A constant factor of {number(value)} in the loss would look like {name}. A run with another number of {what} "
-            "tells them apart: a constant does not change with it."
+            f"A constant factor of {number(value)} in the loss would look like {name}. A run with another number of "
+            f"{what} tells them apart: a constant does not change with it."
         )
 
 

@@ -55,7 +55,8 @@ def divisors(window: Window, unit: str) -> str:
     for cell in window.counted:
         rows.setdefault(cell.rank, []).append(f"{1 / cell.weight:.6g}")
     texts = [f"rank {rank}: {listed(row, MOST_DIVISORS)}" for rank, row in rows.items()]
-    return f"as if {unit}s were divided, micro-batch by micro-batch, by {'; '.join(texts[:MOST_DIVISORS])}; right is {right}."
+    each = "; ".join(texts[:MOST_DIVISORS])
+    return f"as if {unit}s were divided, micro-batch by micro-batch, by {each}; right is {right}."
 
 
 def place(cell: Cell) -> str:

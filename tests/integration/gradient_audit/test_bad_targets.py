@@ -1,7 +1,7 @@
 """Targets that break a rule: the failure of the run names the member, the rank, and what was expected.
 
-Public cases among them: B6 (`passes_differ`, `accumulate_leaves`), E1 (`count_zero`: nothing to learn from on any rank),
-E2 (`nan_gradient`) and E3 (`one_sided_branch`).
+Public cases among them: B6 (`passes_differ`, `accumulate_leaves`), E1 (`count_zero`: no rank has anything to learn
+from), E2 (`nan_gradient`) and E3 (`one_sided_branch`).
 """
 
 import os

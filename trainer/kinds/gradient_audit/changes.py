@@ -1,4 +1,4 @@
-"""What the code under audit does to all gradients between a backward pass and the next: nothing, one factor, or more."""
+"""What the code under audit does to gradients between a backward pass and the next: nothing, one factor, or more."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,11 @@ class Changes:
             for place, parameter in self._parameters
             if (value := parameter.grad) is not None
         }
-        return {place: Sizes(*pair.double().tolist(), components) for place, (pair, components) in found.items()}
+        sizes = {}
+        for place, (pair, components) in found.items():
+            norm, total = pair.double().tolist()
+            sizes[place] = Sizes(norm, total, components)
+        return sizes
 
 
 def _factor(left: Mapping[int, Sizes], now: Mapping[int, Sizes], rounding: float) -> float | None:

@@ -174,9 +174,9 @@ class Engine:
         missing = [] if self.passes.arrivals is None else self.passes.arrivals.missing
         if missing:
             text = (
-                f"left DDP's reduction unfinished, and other ranks wait for it: no gradient reached {listed(missing)} in "
-                "the backward pass that synchronises; use these parameters in the last micro-batch of every rank, or "
-                "wrap with find_unused_parameters=True"
+                f"left DDP's reduction unfinished, and other ranks wait for it: no gradient reached {listed(missing)} "
+                "in the backward pass that synchronises; use these parameters in the last micro-batch of every rank, "
+                "or wrap with find_unused_parameters=True"
             )
             raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
 

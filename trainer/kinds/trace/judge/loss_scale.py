@@ -153,9 +153,9 @@ def _apart(run: Run, optimizer: int) -> Iterator[Finding]:
         severity="wrong",
         check=CHECK,
         detail=(
-            f"The scale of the GradScaler differs between ranks in {several(len(steps), 'window')}, for the first time in "
-            f"step {first.step}: {values}. The reduction adds gradients of different scales, and every rank divides by "
-            "its own."
+            f"The scale of the GradScaler differs between ranks in {several(len(steps), 'window')}, for the first time "
+            f"in step {first.step}: {values}. The reduction adds gradients of different scales, and every rank "
+            "divides by its own."
         ),
         windows=len(steps),
         places=places(run.first, sites),

@@ -8,8 +8,8 @@ from trainer.kinds.trace.judge.runs import Run
 CHECK = "schedule"
 INSIDE = "With gradient accumulation, call scheduler.step() once, right after optimizer.step()."
 SEVERAL = (
-    "Call scheduler.step() once per optimizer step. Accelerate's prepared scheduler makes one step per process on purpose: "
-    "its schedule has to be that many times longer."
+    "Call scheduler.step() once per optimizer step. Accelerate's prepared scheduler makes one step per process on "
+    "purpose: its schedule has to be that many times longer."
 )
 
 

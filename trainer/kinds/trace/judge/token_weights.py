@@ -77,9 +77,9 @@ def _empty(run: Run, item: Understanding, unit: str) -> Iterator[Finding]:
         severity="note",
         check=CHECK,
         detail=(
-            f"In {several(len(empty), 'window')} of {len(item.weighed):,} no rank has a supervised {unit}, first in step "
-            f"{first.step.step}, and the optimizer stepped on gradients of 0: momentum and weight decay still move "
-            "the parameters."
+            f"In {several(len(empty), 'window')} of {len(item.weighed):,} no rank has a supervised {unit}, first in "
+            f"step {first.step.step}, and the optimizer stepped on gradients of 0: momentum and weight decay still "
+            "move the parameters."
         ),
         windows=len(empty),
         places=places(run.first, first.sites),

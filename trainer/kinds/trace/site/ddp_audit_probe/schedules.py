@@ -54,6 +54,6 @@ class Schedules:
         number = core.optimizers.get(getattr(scheduler, "optimizer", None))
         if number is None:
             return
-        core.count("scheduler steps of optimizer {}".format(number))
+        core.count(f"scheduler steps of optimizer {number}")
         if core.book(number).window.cells:
-            core.count("scheduler steps in open windows of optimizer {}".format(number))
+            core.count(f"scheduler steps in open windows of optimizer {number}")
