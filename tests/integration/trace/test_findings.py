@@ -24,7 +24,13 @@ WRONG = {
     "unsynchronised_step": {"unsynchronised_step", "gradients_differ", "parameters_differ"},
     "uneven_last_batch": {"uneven_last_batch"},
     "unexplained": {"unexplained"},
-    "skipped_on_one_rank": {"skipped_on_one_rank", "unequal_steps", "gradients_differ", "parameters_differ"},
+    "skipped_on_one_rank": {
+        "skipped_on_one_rank",
+        "unequal_steps",
+        "loss_scales_differ",
+        "gradients_differ",
+        "parameters_differ",
+    },
 }
 """Case of language.py -> what is wrong with it."""
 APART = {
