@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
@@ -115,7 +116,7 @@ class Catalogue:
         return [entry.name for entry in self.entries(patience) if not entry.problem]
 
     def _has_own(self) -> bool:
-        return bool(self.specs) or bool(entry_points(group=ENTRY_POINTS))
+        return bool(self.specs) or _installed(tuple((folder, _modified(folder)) for folder in sys.path))
 
     def _refresh(self) -> threading.Thread | None:
         """Start a listing if the last one is outdated; return the thread of an active one."""
@@ -156,6 +157,12 @@ def _listing(specs: str) -> Listing:
         ]
         entries = [TargetEntry(name="", spec=spec, origin=origin, problem=problem) for spec, origin in named]
         return Listing(items=entries, ended=True)
+
+
+@lru_cache(maxsize=1)
+def _installed(_folders: tuple[tuple[str, float], ...]) -> bool:
+    """Return whether a distribution registers targets; reads all of them again when a folder of `sys.path` changes."""
+    return bool(entry_points(group=ENTRY_POINTS))
 
 
 @cache

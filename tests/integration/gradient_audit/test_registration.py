@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -162,15 +163,33 @@ def test_import_that_ends_the_process_is_reported(tmp_path: Path, monkeypatch: p
     assert "has no attribute 'Taken'" in good.problem  # the others are still looked at
 
 
-def test_entry_points_are_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "goods-1.0.dist-info"
+def install_goods(site: Path) -> None:
+    info = site / "goods-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: goods\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ddp_audit.targets]\ngoods = shop.train:Mine\n")
+
+
+def test_entry_points_are_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_goods(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SHOP}")
     monkeypatch.syspath_prepend(tmp_path)
     entry = Catalogue("").entries(ENOUGH)[0]
     assert (entry.name, entry.origin, entry.problem) == ("shop-loop", "entry point", "")
+
+
+def test_distributions_are_read_when_one_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.utime(tmp_path, (1, 1))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SHOP}")
+    monkeypatch.syspath_prepend(tmp_path)
+    readings: list[str] = []
+    monkeypatch.setattr(module, "entry_points", lambda group: [readings.append(group), *entry_points(group=group)][1:])
+    catalogue = Catalogue("")
+    assert [catalogue.names() for _ in range(3)] == [list(BUILT_IN)] * 3
+    assert len(readings) == 1  # a worker asks at every heartbeat
+    install_goods(tmp_path)
+    assert catalogue.names()[0] == "shop-loop"
+    assert len(readings) == 2
 
 
 def test_without_targets_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
