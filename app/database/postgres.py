@@ -87,12 +87,21 @@ def lock(connection: Connection, which: Lock, *, shared: bool) -> None:
 
 
 def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows of values that the driver knows by COPY, several times faster than a statement per row."""
+    """Insert rows of values that the driver knows by COPY, several times faster than a statement per row.
+
+    Raises DBAPIError, as a statement does.
+    """
     names = ", ".join(f'"{name}"' for name in columns)
+    statement = f'COPY "{table.name}" ({names}) FROM STDIN'
     driver: Any = connection.connection.driver_connection
-    with driver.cursor() as cursor, cursor.copy(f'COPY "{table.name}" ({names}) FROM STDIN') as copy:
-        for row in rows:
-            copy.write_row(row)
+    faults = connection.dialect.loaded_dbapi.Error
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except faults as error:
+        gone = connection.dialect.is_disconnect(error, driver, None)
+        raise DBAPIError.instance(statement, None, error, faults, connection_invalidated=gone) from error
 
 
 def reason_of(error: DBAPIError) -> str:
