@@ -35,7 +35,7 @@ def create_local_api(settings: Settings) -> FastAPI:
     """Return the REST API alone, for commands that call it inside their own process instead of over a socket."""
     app = FastAPI(openapi_url=None)
     fill_state(app, settings)
-    problems.install(app)
+    problems.install(app, log_unavailable=False)  # the command reports it
     app.include_router(api_router())
     return app
 

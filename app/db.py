@@ -14,6 +14,7 @@ from sqlmodel import Session, SQLModel
 import app.database.postgres as server
 import app.database.sqlite as file
 from app.clock import now
+from app.database.address import shown
 from app.database.columns import UtcDateTime, encoded
 from app.database.postgres import Lock
 from app.database.version import DataVersion
@@ -158,6 +159,21 @@ def why_unavailable(error: Exception) -> str:
     if hasattr(error.orig, "sqlstate"):
         return server.reason_of(error)
     return str(error.orig) if isinstance(error, OperationalError) else ""
+
+
+def place_of(settings: Settings) -> str:
+    """Return which database the settings name, and where; without its password."""
+    if settings.database_url:
+        return f"the database {shown(settings.database)} (DDP_AUDIT_DATABASE_URL)"
+    return f"the database in {settings.data_dir}"
+
+
+def as_message(error: Exception) -> str:
+    """Return one line for the operator if `error` says that the database cannot be used now, else nothing."""
+    if not why_unavailable(error):
+        return ""
+    setting = " (DDP_AUDIT_DATABASE_URL)" if hasattr(getattr(error, "orig", None), "sqlstate") else ""
+    return f"the database{setting} cannot be used: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:

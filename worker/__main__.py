@@ -5,15 +5,20 @@ import sys
 from pathlib import Path
 
 from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError
 
+from app.db import first_line, place_of, why_unavailable
 from app.logs import configure
-from app.settings import load_settings, refusals
+from app.settings import Settings, load_settings, refusals
 from app.streams import take_over
 from worker.loop import Worker
 
 
 def main() -> int:
-    """Work until asked to stop, or with `--once` until the queue is empty; return 2 if settings are invalid."""
+    """Work until asked to stop, or with `--once` until the queue is empty.
+
+    Return 2 if settings are invalid, 3 if the database cannot be used at the start; later the worker waits for it.
+    """
     take_over()  # a log that cannot be written does not end a run
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
     parser.add_argument("--data-dir", type=Path, help="folder of the database and the runs")
@@ -25,12 +30,22 @@ def main() -> int:
         sys.stderr.write(f"{refusals(error)}\n")
         return 2
     configure(settings)
-    worker = Worker(settings)
+    try:
+        worker = Worker(settings)
+    except DBAPIError as error:
+        sys.stderr.write(f"{unusable(settings, error)}\n")
+        return 3
     if options.once:
         worker.run_once()
     else:
         worker.run_forever()
     return 0
+
+
+def unusable(settings: Settings, error: DBAPIError) -> str:
+    """Return why this worker cannot start, and what would work."""
+    text = f"{place_of(settings)} cannot be used: {first_line(error)}"
+    return text if why_unavailable(error) else f"{text}; if it is new, run: ddp-audit migrate"
 
 
 if __name__ == "__main__":

@@ -173,6 +173,8 @@ class Client:
         except (ValueError, KeyError, TypeError):
             message = f"{self._url} answered {response.status_code} and is not a ddp-audit service"
             raise CommandError(Exit.UNREACHABLE, message) from None
+        if problem.get("code") == "database_unavailable" and not self.remote and self.settings.database_url:
+            message = f"{message}, or correct DDP_AUDIT_DATABASE_URL"
         raise CommandError(of_status(response.status_code), message, problem)
 
 
@@ -235,8 +237,7 @@ def bring_up_to_date(settings: Settings) -> tuple[str | None, str]:
     """Migrate the database and return (version before, version after). Raises CommandError for a newer database."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from app.database.address import shown
-    from app.db import first_line
+    from app.db import first_line, place_of
     from app.schema import DatabaseRefused, migrate
 
     try:
@@ -244,5 +245,4 @@ def bring_up_to_date(settings: Settings) -> tuple[str | None, str]:
     except DatabaseRefused as error:
         raise CommandError(Exit.USAGE, str(error)) from None
     except (SQLAlchemyError, OSError) as error:
-        place = f"database {shown(settings.database)}" if settings.database_url else f"database in {settings.data_dir}"
-        raise CommandError(Exit.FAILED, f"the {place} cannot be used: {first_line(error)}") from None
+        raise CommandError(Exit.FAILED, f"{place_of(settings)} cannot be used: {first_line(error)}") from None

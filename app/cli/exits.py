@@ -1,5 +1,6 @@
 """Exit codes, and errors that carry one."""
 
+import sys
 from enum import IntEnum
 from typing import Any
 
@@ -44,6 +45,15 @@ def problem(code: Exit, message: str) -> dict[str, Any]:
         "detail": message,
         "code": name,
     }
+
+
+def of_database(error: BaseException) -> str:
+    """Return a message if `error` says that the database cannot be used now, else nothing."""
+    if "app.db" not in sys.modules:  # a command without a database does not wait for the import
+        return ""
+    from app.db import as_message
+
+    return as_message(error) if isinstance(error, Exception) else ""
 
 
 def of_run(run: dict[str, Any]) -> Exit:

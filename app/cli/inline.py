@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from app.cli.client import Client
-from app.cli.exits import CommandError, Exit
+from app.cli.exits import CommandError, Exit, of_database
 
 
 @contextmanager
@@ -31,7 +31,8 @@ def executing(client: Client, run_id: int) -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         if not thread.is_alive() and (failures or not _worker_lives(client)):
-            why = f": {type(failures[0]).__name__}: {failures[0]}" if failures else ""
+            failure = failures[0] if failures else None
+            why = "" if failure is None else f": {of_database(failure) or f'{type(failure).__name__}: {failure}'}"
             raise CommandError(Exit.FAILED, f"the worker of run {run_id} stopped before the run ended{why}")
 
     thread.start()

@@ -27,7 +27,7 @@ from app.cli import (
     tracing,
 )
 from app.cli.client import close_clients
-from app.cli.exits import CommandError, Exit, problem
+from app.cli.exits import CommandError, Exit, of_database, problem
 from app.cli.helping import Group
 from app.cli.output import emit, note, readable, say
 from app.streams import OutputFailed, take_over
@@ -109,8 +109,12 @@ def _run(arguments: Sequence[str]) -> int:
         note(f"ddp-audit: standard output cannot be written: {error.strerror}")
         return Exit.FAILED
     except Exception as error:  # Python would exit with 1, which means that an audit did not pass
-        traceback.print_exc()
-        return _answer(problem(Exit.FAILED, f"{type(error).__name__}: {error}"), Exit.FAILED, arguments)
+        message = of_database(error)
+        if message:
+            note(f"ddp-audit: {message}")
+        else:
+            traceback.print_exc()
+        return _answer(problem(Exit.FAILED, message or f"{type(error).__name__}: {error}"), Exit.FAILED, arguments)
     if code == Exit.INTERRUPTED:  # the framework also turns Ctrl-C into this code
         note("interrupted")
         return _answer(problem(Exit.INTERRUPTED, "interrupted"), Exit.INTERRUPTED, arguments)

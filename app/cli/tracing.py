@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.client import Client, local_settings, open_client
-from app.cli.exits import CommandError, Exit, of_run
+from app.cli.exits import CommandError, Exit, of_database, of_run
 from app.cli.output import AsJson, emit, note, say
 from app.cli.running import read_params, say_outcome, see_through
 from app.runs.errors import ServiceError
@@ -226,7 +226,9 @@ class Own:
         except ServiceError as error:
             self._failure = CommandError(Exit.USAGE, error.detail)
         except BaseException as error:
-            self._failure = CommandError(Exit.FAILED, f"the run could not be carried out: {error}")
+            self._failure = CommandError(
+                Exit.FAILED, f"the run could not be carried out: {of_database(error) or error}"
+            )
         finally:
             self._ended.set()
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.db import why_unavailable
+from app.db import first_line, why_unavailable
 from app.documents import Document
 from app.runs.errors import ServiceError
 from trainer.contract.wording import fault
@@ -202,13 +202,19 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, "internal", "internal error; see the service log")
 
 
-def install(app: FastAPI) -> None:
-    """Turn every error of `app` into a problem document or, for a person, an error page."""
+def install(app: FastAPI, *, log_unavailable: bool = True) -> None:
+    """Turn every error of `app` into a problem document or, for a person, an error page.
+
+    Faults are logged, and with `log_unavailable` also in one line that the database cannot be used.
+    """
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
-        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR or problem.code == "database_unavailable":
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("request failed", action="request-failed", path=request.url.path, exc_info=error)
+        elif problem.code == "database_unavailable" and log_unavailable:
+            why = first_line(error)
+            log.error("the database is unavailable", action="database-away", path=request.url.path, error=why)
         return answer(request, problem)
 
     for kind in (Problem, ServiceError, RequestValidationError, HTTPException, Exception):
