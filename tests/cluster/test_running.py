@@ -1,5 +1,6 @@
 """Runs on two real nodes: every kind, worlds of 2 to 8 ranks, and what is shown of the nodes."""
 
+import json
 import re
 from typing import Any
 
@@ -36,6 +37,9 @@ def test_kinds_pass_on_two_nodes(lab: Lab, kind: str, ranks: int, nodes: int) ->
     placed = _ranks(lab, run_id, last)
     assert sorted(row.local_rank for row in placed) == sorted(list(range(ranks // nodes)) * nodes)
     assert {row.node for row in placed} == {"node1", "node2"}
+    said = json.loads(lab.paths(run_id).result.read_text())["limits"]
+    assert any("on 2 nodes (node1, node2)" in line for line in said), said
+    assert not any("one machine" in line for line in said), said
     lab.assert_events_complete(run_id)
 
 

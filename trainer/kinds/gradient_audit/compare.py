@@ -9,6 +9,7 @@ from trainer.common.process import announce
 from trainer.common.rank_devices import environment
 from trainer.contract.diagnosis import Diagnosis
 from trainer.contract.events import encode_number
+from trainer.contract.nodes import network_limits, nodes_of
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Result, headline_of, verdict_of
 from trainer.contract.weights import WEIGHTS_TITLE
@@ -22,7 +23,7 @@ LIMITS = [
     "The objective is what loss_sum and count say; whether that is the right objective is not judged.",
     "What the loop does with the gradient is not covered: clipping, schedule, an optimizer the target does not give.",
     "A match within the tolerance does not prove bit-for-bit equality.",
-    "One machine: several nodes and their networks are not covered. Speed is not measured.",
+    "Speed is not measured.",
 ]
 
 
@@ -84,7 +85,8 @@ def summary(found: Measured, diagnosis: Diagnosis) -> dict[str, Any]:
 def limits(context: StageContext, found: Measured) -> list[str]:
     """Return what the result does not show."""
     unit = f"The unit of weight is the {found.target.unit}: each one counts as much as the target's count says."
-    more = [unit, *LIMITS, *not_validated(context.config.device, context.config.backend)]
+    devices = not_validated(context.config.device, context.config.backend)
+    more = [unit, *LIMITS, *network_limits(nodes_of(context.paths)), *devices]
     if found.equal_counts:
         more.append(
             "Every micro-batch has the same count, where rules that divide by local counts are right, too. It is "

@@ -8,6 +8,7 @@ from trainer.common.distributed import Group, process_group
 from trainer.common.machine import cpu_model, usable_cpus
 from trainer.common.process import versions
 from trainer.contract.checkpoints import CheckpointInfo, list_checkpoints
+from trainer.contract.nodes import network_limits, nodes_of
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Environment, Result, headline_of, verdict_of
 from trainer.kinds.resume import params as names
@@ -21,10 +22,10 @@ from trainer.tokens.evaluate import Evaluation, evaluate
 from trainer.tokens.model import build_model
 
 LIMITS = [
-    "Other models, real data, other optimizers, mixed precision and several nodes are not covered.",
+    "Other models, real data, other optimizers and mixed precision are not covered.",
     "Checkpoints are written between updates: an interruption there does not prove recovery from any other moment.",
     "Data loader workers that keep state between epochs are not used here and not covered.",
-    "Bit equality holds for this machine, these versions and one thread per rank; other machines may differ.",
+    "Bit equality holds for this hardware, these versions and one thread per rank; other hardware may differ.",
     "A window without targets ends the run on all ranks before its optimizer step; no step uses zero gradients.",
     "Loss and token accuracy say nothing about model quality.",
 ]
@@ -86,11 +87,17 @@ def _result(
         environment=_environment(context),
         params=context.params.model_dump(mode="json"),
         summary=_summary(context, judgement, scores),
-        limits=[*LIMITS, *not_validated(context.config.device, context.config.backend)],
+        limits=limits(context),
         checks=found,
         panels=panels(judgement, lines, scores),
         headline=headline_of(found, EXPLAINS, DISTANCE_TITLE),
     )
+
+
+def limits(context: StageContext) -> list[str]:
+    """Return what the result does not show, including limits that depend on nodes and devices."""
+    devices = not_validated(context.config.device, context.config.backend)
+    return [*LIMITS, *network_limits(nodes_of(context.paths)), *devices]
 
 
 def _summary(context: StageContext, judgement: Judgement, scores: Evaluation) -> dict[str, Any]:

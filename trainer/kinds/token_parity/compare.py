@@ -8,6 +8,7 @@ from trainer.common.context import StageContext
 from trainer.common.process import announce
 from trainer.common.rank_devices import environment
 from trainer.contract.events import encode_number
+from trainer.contract.nodes import network_limits, nodes_of
 from trainer.contract.placement import not_validated
 from trainer.contract.result import Result, headline_of, verdict_of
 from trainer.contract.weights import WEIGHTS_TITLE, weights_panel
@@ -19,7 +20,7 @@ from trainer.kinds.token_parity.panels import ERRORS_TITLE, EXPLAINS, build_pane
 LIMITS = [
     "One small model with plain SGD: other models, batch statistics and other optimizers are not covered.",
     "The sequences are generated: real data is not covered.",
-    "One machine: several nodes and their networks are not covered. Speed is not measured.",
+    "Speed is not measured.",
     "Token loss and token accuracy say nothing about model quality.",
     "A match within the tolerance does not prove bit-for-bit equality.",
 ]
@@ -89,7 +90,8 @@ def summary(evidence: Evidence) -> dict[str, Any]:
 
 def limits(context: StageContext) -> list[str]:
     """Return what the result does not show, including limits that depend on the devices used."""
-    found = [*LIMITS, *not_validated(context.config.device, context.config.backend)]
+    devices = not_validated(context.config.device, context.config.backend)
+    found = [*LIMITS, *network_limits(nodes_of(context.paths)), *devices]
     if context.params.updates == 1:
         found.append("One window was audited and nothing was trained.")
     return found

@@ -8,6 +8,7 @@ from trainer.common.context import StageContext
 from trainer.common.machine import cpu_model
 from trainer.common.process import announce, versions
 from trainer.contract.files import make_folder
+from trainer.contract.nodes import nodes_of
 from trainer.contract.result import Check, Environment, ImageItem, Panel, Result, headline_of, verdict_of
 from trainer.kinds.cifar.audit.artifacts import ModeArtifacts, baseline, save_image, top_confusions
 from trainer.kinds.cifar.audit.checks import artifacts_check, confusion_check, count_checks, mode_of
@@ -45,7 +46,7 @@ def run(context: StageContext) -> None:
         environment=_environment(modes[0], params),
         params=params.model_dump(mode="json"),
         summary=summary(params, modes, card),
-        limits=limits(params, modes),
+        limits=limits(params, modes, nodes_of(context.paths)),
         checks=checks,
         panels=found,
         headline=headline_of(checks, EXPLAINS, SYNCS_TITLE),

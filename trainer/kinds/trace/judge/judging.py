@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.contract.events import encodable
+from trainer.contract.nodes import network_limits
 from trainer.contract.result import Environment, Panel, Result, verdict_of
 from trainer.kinds.trace.judge import (
     agreement,
@@ -66,7 +67,7 @@ def judge(folder: Path, params: TraceParams, exit_code: int | None = None) -> Re
         environment=_environment(run),
         params={**params.model_dump(mode="json"), "world_size": max(1, run.world_size)},
         summary=_summary(run, found, understood, seen, policy),
-        limits=[*LIMITS, *seen["not_seen"]],
+        limits=[*LIMITS, *network_limits(rank.node for rank in run.trace.ranks), *seen["not_seen"]],
         checks=checks,
         panels=shown,
         headline=shown[0].title,

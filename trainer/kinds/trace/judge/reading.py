@@ -73,6 +73,8 @@ class RankTrace:
     """Bytes that were not read: over a limit."""
     device: str = ""
     host: str = ""
+    node: str = ""
+    """As a scheduler calls the host; else the host."""
 
     def all(self, kind: type[Kept]) -> list[Kept]:
         """Return the records of a kind in the order they were written."""
@@ -205,6 +207,7 @@ def _start(folder: Path) -> Trace:
         left -= min(left, trace.path.stat().st_size)
         start = _start_event(trace.path.with_suffix(".jsonl"))
         trace.device, trace.host = start.get("device", ""), start.get("host", "")
+        trace.node = start.get("node", "") or trace.host
         if found.ranks and trace.about.world_size != found.world_size:
             found.strangers += 1  # of another start
             continue

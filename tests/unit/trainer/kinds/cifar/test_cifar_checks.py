@@ -269,8 +269,8 @@ def test_headline_shows_the_count_that_is_off() -> None:
 
 def test_limits_name_what_was_not_validated() -> None:
     params = parameters(mode="no_sync")
-    cpu = limits(params, [mode_facts(params, "no_sync")])
+    cpu = limits(params, [mode_facts(params, "no_sync")], ["a"])
     assert any("NCCL was not validated" in line for line in cpu)
     run = mode_facts(params, "no_sync").run.model_copy(update={"backend": "nccl", "device": "cuda"})
-    gpu = limits(params, [mode_facts(params, "no_sync", run=run)])
+    gpu = limits(params, [mode_facts(params, "no_sync", run=run)], ["a"])
     assert not any("NCCL was not validated" in line for line in gpu)
