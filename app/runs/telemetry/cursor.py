@@ -14,6 +14,8 @@ LARGEST: Final = 2**63 - 1
 MOST_RANKS: Final = 2048
 """Maximum number of ranks whose output is followed."""
 MOST_OFFSETS: Final = 2 * MOST_RANKS
+LONGEST: Final = 50_000
+"""Maximum number of characters of a cursor; one of 1,024 ranks that each printed megabytes has 22,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

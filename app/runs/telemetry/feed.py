@@ -99,7 +99,7 @@ def _pieces(runs_dir: Path, run: Run, attempt: StageAttempt, cursor: Cursor, wan
         return
     root = runs_dir / str(run.id)
     for log in attempt_logs(root, attempt.stage, attempt.attempt, ended=is_over(run, attempt)):
-        if wanted.rank not in (None, log.rank) or log.stream not in wanted.streams:
+        if not wanted.wants(log.rank, log.stream):
             continue
         index = place_of(log)
         data = _piece(log, run.id or 0, cursor.offset(index), whole_lines=wanted.whole_lines)

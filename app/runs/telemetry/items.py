@@ -28,6 +28,13 @@ class OutputFilter:
     streams: tuple[Stream, ...] = STREAMS
     whole_lines: bool = False
     """Whether an unfinished last line is held back until its end."""
+    most: int | None = None
+    """Without a `rank`, ranks from this number on are left out; None leaves out none."""
+
+    def wants(self, rank: int, stream: Stream) -> bool:
+        """Return whether a file of the wanted stage is read."""
+        left_out = self.rank is None and self.most is not None and rank >= self.most
+        return self.rank in (None, rank) and stream in self.streams and not left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

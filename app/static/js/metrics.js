@@ -2,10 +2,12 @@
 
 import { measured, text } from "./chart-lines.js";
 import { showValues } from "./chart-values.js";
+import { takeOver } from "./resources.js";
 
 const POINTS = 400; // per line while the run is active
 const FINER = 1500; // per line within a zoomed range
 const PAUSE = 2000; // between two requests, in milliseconds
+const LONG_PAUSE = 10000; // the same for a run with many ranks
 const SETTLED = 350; // a range that is unchanged for this long is requested
 const AT_ONCE = 24; // metrics in one request
 
@@ -151,6 +153,14 @@ function wanted(section, names) {
   return [...shown, ...fresh.slice(0, Math.max(0, Number(section.dataset.most) - shown.length))];
 }
 
+/** Charts of many ranks are summarised by the server: requesting every line would take megabytes. */
+async function refreshCrowd(section, chartOf) {
+  const answer = await fetch(section.dataset.charts, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (!answer?.ok) return;
+  takeOver(section.querySelector("[data-metrics-list]"), new DOMParser().parseFromString(await answer.text(), "text/html"), chartOf);
+  section.querySelector("[data-metrics-none]").hidden = Boolean(shownKeys(section).length);
+}
+
 async function refresh(section, chartOf) {
   const known = wanted(section, []);
   let found = await ask(section.dataset.metrics, known, { max_points: POINTS });
@@ -192,7 +202,8 @@ function put(section, list, key, data, chartOf) {
 /** Keep the metrics of `section` up to date; `chartOf` gives the chart of a holder. */
 export function followMetrics(section, chartOf) {
   if (!section) return;
-  for (const figure of section.querySelectorAll("figure")) {
+  const crowd = section.dataset.charts !== undefined;
+  if (!crowd) for (const figure of section.querySelectorAll("figure")) {
     const chart = chartOf(holderOf(figure));
     if (chart) lookCloser(section, figure, chart);
   }
@@ -201,8 +212,8 @@ export function followMetrics(section, chartOf) {
     if (waiting) return; // one request at a time, at most one every two seconds
     waiting = true;
     setTimeout(async () => {
-      await refresh(section, chartOf);
+      await (crowd ? refreshCrowd : refresh)(section, chartOf);
       waiting = false;
-    }, PAUSE);
+    }, crowd ? LONG_PAUSE : PAUSE);
   });
 }

@@ -5,9 +5,12 @@ import { showValues } from "./chart-values.js";
 const EVERY = 4000; // milliseconds
 const ENDED = 286; // the run has ended: these are the last numbers
 
-function takeOver(list, fresh, chartOf) {
+const titleOf = (figure) => figure.querySelector("h3").textContent;
+
+/** Show the numbers of freshly requested charts in those on the page with the same title, and append new ones. */
+export function takeOver(list, fresh, chartOf) {
   for (const figure of [...fresh.querySelectorAll("figure")]) {
-    const shown = document.getElementById(figure.id);
+    const shown = [...list.querySelectorAll("figure")].find((known) => titleOf(known) === titleOf(figure));
     const holder = figure.querySelector("[data-chart]");
     const chart = shown && chartOf(shown.querySelector("[data-chart]"));
     if (chart) {
@@ -16,7 +19,10 @@ function takeOver(list, fresh, chartOf) {
       showValues(shown, holder.dataset.title, data); // updated in place: it may be open and in use
     }
     else if (shown) shown.replaceWith(figure);
-    else list.append(figure); // drawn when it becomes visible
+    else {
+      if (document.getElementById(figure.id)) figure.removeAttribute("id"); // names that sort before it have arrived
+      list.append(figure); // drawn when it becomes visible
+    }
   }
 }
 

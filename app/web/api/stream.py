@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from app.db import read_session
 from app.runs.errors import NotFound
 from app.runs.store import get_run
-from app.runs.telemetry.cursor import Cursor, decode
+from app.runs.telemetry.cursor import LONGEST, Cursor, decode
 from app.runs.telemetry.feed import pull
 from app.runs.telemetry.items import EventFilter, Item, OutputFilter, Wanted
 from app.web.api.answers import answers
@@ -37,8 +37,8 @@ async def stream(
     *,
     request: Request,
     run_id: int,
-    after: Annotated[str, Query(max_length=20_000)] = "",
-    last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
+    after: Annotated[str, Query(max_length=LONGEST)] = "",
+    last_event_id: Annotated[str | None, Header(max_length=LONGEST)] = None,
     only: Annotated[list[Part] | None, Query(description="Only items of these types; `end` is always sent.")] = None,
     stage: Annotated[StageName | None, Query(description="Only events and output of this stage.")] = None,
     rank: Annotated[RankNumber | None, Query(description="Only events and output of this rank.")] = None,

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from app.db import Session
 from app.runs.telemetry.series import MetricSeries, metric_keys, metrics
+from app.web.charts.crowd import MOST_LINES, summarised
 from app.web.charts.lines import stepped_panel
 from app.web.views.panels import NUMBERS, PanelView, panel_views
 
@@ -47,14 +48,22 @@ class MetricCharts:
         return wanted if wanted > self.shown else None
 
 
-def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = FIRST_CHARTS) -> MetricCharts:
-    """Return at most `most` charts of the metrics whose name contains `find`, case-insensitively."""
+def metric_charts(
+    session: Session, run_id: int, *, find: str = "", most: int = FIRST_CHARTS, rank: int | None = None
+) -> MetricCharts:
+    """Return at most `most` charts of the metrics whose name contains `find`, case-insensitively.
+
+    Charts of many ranks are summarised; the line of `rank` is added to those.
+    """
     names = sorted(metric_keys(session, run_id), key=lambda key: (not any(word in key for word in FIRST_METRICS), key))
     matching = [name for name in names if find.casefold() in name.casefold()]
     most = max(1, min(most, MOST_CHARTS))
     shown = matching[:most]
     found = metrics(session, run_id, keys=shown, max_points=POINTS).series if shown else []
-    panels = [metric_panel(key, [item for item in found if item.key == key]) for key in shown]
+    by_key: dict[str, list[MetricSeries]] = {key: [] for key in shown}
+    for item in found:
+        by_key[item.key].append(item)
+    panels = [metric_panel(key, items, rank=rank) for key, items in by_key.items()]
     views = panel_views(panels, prefix="metric")
     return MetricCharts(
         panels=[view for view in views if view.type != NUMBERS],
@@ -66,10 +75,14 @@ def metric_charts(session: Session, run_id: int, *, find: str = "", most: int = 
     )
 
 
-def metric_panel(key: str, series: Sequence[MetricSeries]) -> dict[str, Any]:
-    """Return the series panel of one metric; each line keeps its own steps."""
+def metric_panel(key: str, series: Sequence[MetricSeries], *, rank: int | None = None) -> dict[str, Any]:
+    """Return the series panel of one metric; each line keeps its own steps. Many lines are summarised."""
     points, drawn = sum(item.points for item in series), sum(len(item.steps) for item in series)
     lines = [{"name": line_name(item), "x": item.steps, "y": item.values} for item in series]
+    if len(lines) > MOST_LINES:
+        chosen = next((line_name(item) for item in reversed(series) if item.rank == rank), None)
+        few, words = summarised(lines, chosen)
+        return stepped_panel(key, "step", few, drawn=1, there=1) | {"note": words}
     panel = stepped_panel(key, "step", lines, drawn=drawn, there=points)
     return {**panel, "points": points, "drawn": drawn}
 

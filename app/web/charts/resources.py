@@ -7,6 +7,7 @@ from app.db import Session
 from app.runs.models import Run
 from app.runs.telemetry.resources import ResourceSeries, resources
 from app.runs.telemetry.series import thin
+from app.web.charts.crowd import MOST_LINES, summarised
 from app.web.charts.lines import stepped_panel
 from app.web.views.panels import PanelView, panel_views
 
@@ -22,23 +23,29 @@ MOST_POINTS: Final = 400
 """Maximum number of samples per line; more are down-sampled, keeping extremes."""
 
 
-def resource_panels(session: Session, run: Run) -> list[PanelView]:
-    """Return the charts that have data."""
+def resource_panels(session: Session, run: Run, *, rank: int | None = None) -> list[PanelView]:
+    """Return the charts that have data. Charts of many ranks are summarised; the line of `rank` is added to those."""
     series = resources(session, run).series
     panels = []
     for key, title, unit in CHARTS:
         if any(value is not None for item in series for value in item[key]):
-            panels.append(_panel(series, key, title, unit))
+            panels.append(_panel(series, key, title, unit, rank))
     return panel_views(panels, prefix="resource")
 
 
-def _panel(series: Sequence[ResourceSeries], key: str, title: str, unit: int) -> dict[str, Any]:
+def _panel(series: Sequence[ResourceSeries], key: str, title: str, unit: int, chosen: int | None) -> dict[str, Any]:
     lines, points, drawn = [], 0, 0
-    for rank in sorted({item.rank for item in series}):
-        x, y = _line([item for item in series if item.rank == rank], key, unit)
+    by_rank: dict[int, list[ResourceSeries]] = {}
+    for item in series:
+        by_rank.setdefault(item.rank, []).append(item)
+    for rank in sorted(by_rank):
+        x, y = _line(by_rank[rank], key, unit)
         kept = thin(y, MOST_POINTS)
         points, drawn = points + len(x), drawn + len(kept)
         lines.append({"name": f"rank {rank}", "x": [x[index] for index in kept], "y": [y[index] for index in kept]})
+    if len(lines) > MOST_LINES:
+        few, words = summarised(lines, f"rank {chosen}")
+        return stepped_panel(title, "seconds", few, drawn=1, there=1) | {"note": words}
     return stepped_panel(title, "seconds", lines, drawn=drawn, there=points, things="samples")
 
 

@@ -2,14 +2,14 @@
 
 from pydantic import BaseModel, Field
 
-from app.runs.telemetry.cursor import owner
+from app.runs.telemetry.cursor import LONGEST, owner
 from app.web.runlog.lines import LogFilter
 
 
 class LogQuery(BaseModel):
     """Filter of the log, and the start of the stream."""
 
-    after: str = Field("", max_length=20_000)
+    after: str = Field("", max_length=LONGEST)
     stage: str = Field("", max_length=64)
     rank: str = Field("", max_length=9)
     stream: str = Field("", max_length=9)

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from app.db import read_session
 from app.runs.errors import Refused
 from app.runs.store import get_run
-from app.runs.telemetry.cursor import Cursor, decode
+from app.runs.telemetry.cursor import LONGEST, Cursor, decode
 from app.web.forms.log import LogQuery
 from app.web.http.problems import Problem
 from app.web.runlog.following import Place
@@ -25,7 +25,7 @@ async def live(
     request: Request,
     run_id: int,
     query: Annotated[LogQuery, Query()],
-    last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=LONGEST)] = None,
 ) -> StreamingResponse:
     """Stream changes of a run's page until it has ended; a cursor in `Last-Event-ID` takes precedence over `after`."""
     text, of = last_event_id or query.after, query.owner(run_id)

@@ -15,6 +15,7 @@ from app.web.pages import (
     live,
     login,
     previews,
+    ranks,
     resources,
     run,
     status,
@@ -22,7 +23,7 @@ from app.web.pages import (
     trends,
 )
 
-READING = (listing, bulk, labels, launch, live, run, previews, resources, compare, trends, classify, explain)
+READING = (listing, bulk, labels, launch, live, run, previews, ranks, resources, compare, trends, classify, explain)
 OPERATING = (storage, status, deliveries, auditlog, login)
 
 router = APIRouter(include_in_schema=False)

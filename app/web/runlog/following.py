@@ -62,6 +62,8 @@ class Reading:
     """Whether this is the end."""
     numbers: bool
     """Whether there are new metrics."""
+    many_ranks: bool
+    """Whether the page shows the ranks by node."""
 
 
 def read(request: Request, place: Place) -> Reading:
@@ -83,7 +85,12 @@ def read(request: Request, place: Place) -> Reading:
     if context["final"]:
         context |= files_context(runs_dir, context["run"])
     return Reading(
-        batches=batches, parts=_parts(request, context), cursor=cursor, final=context["final"], numbers=numbers
+        batches=batches,
+        parts=_parts(request, context),
+        cursor=cursor,
+        final=context["final"],
+        numbers=numbers,
+        many_ranks=context["ranks"].grouped,
     )
 
 

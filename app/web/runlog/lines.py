@@ -14,6 +14,10 @@ COUNT_BYTES: Final = 8_000_000
 TEXT_EVENTS: Final = frozenset({"start", "message", "error", "checkpoint", "phase", "end"})
 
 
+MOST_PRINTING: Final = 32
+"""Without a chosen rank, the output of ranks from this number on is not shown: it could be that of thousands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """One line of the log."""
@@ -51,14 +55,17 @@ class LogFilter:
 
     def wants(self, stage: str, rank: int, stream: str) -> bool:
         """Return whether a line of this source is shown."""
-        return self.stage in ("", stage) and (self.rank is None or self.rank == rank) and (self.stream in ("", stream))
+        chosen = self.rank == rank if self.rank is not None else stream not in STREAMS or rank < MOST_PRINTING
+        return self.stage in ("", stage) and chosen and self.stream in ("", stream)
 
     def output(self) -> OutputFilter | None:
         """Return the selected output, None for no output; only complete lines are shown."""
         if self.stream == "messages":
             return None
         streams = tuple(stream for stream in STREAMS if self.stream in ("", stream))
-        return OutputFilter(stage=self.stage or None, rank=self.rank, streams=streams, whole_lines=True)
+        return OutputFilter(
+            stage=self.stage or None, rank=self.rank, streams=streams, whole_lines=True, most=MOST_PRINTING
+        )
 
 
 def newest(lines: list[LogLine], most: int) -> list[LogLine]:

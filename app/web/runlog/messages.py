@@ -21,6 +21,8 @@ from app.web.views import rendering
 
 PAUSE_SECONDS: Final = 0.3
 """Seconds between two messages, so that a busy run updates a page three times a second."""
+LONG_PAUSE_SECONDS: Final = 2.0
+"""The same for a run with so many ranks that reading them takes a noticeable time."""
 
 
 async def live_messages(request: Request, place: Place) -> AsyncIterator[str | bytes]:
@@ -47,7 +49,7 @@ async def live_messages(request: Request, place: Place) -> AsyncIterator[str | b
             if reading.final:
                 yield sse("final", event="end")
                 return
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(LONG_PAUSE_SECONDS if reading.many_ranks else PAUSE_SECONDS)
             if reading.cursor != place.cursor:
                 place = replace(place, cursor=reading.cursor)
                 continue  # a reading is bounded: there may be more

@@ -16,6 +16,7 @@ from app.web.views.diagnosis import diagnosis_view, retried_diagnosis
 from app.web.views.markdown import is_table
 from app.web.views.panels import panel_views
 from app.web.views.previews import offered
+from app.web.views.ranks import ranks_view
 from trainer.contract.checkpoints import resumable
 from trainer.contract.kinds import kinds
 
@@ -37,6 +38,7 @@ def run_context(runs_dir: Path, run: RunDocument) -> dict[str, Any]:
         "diagnosis": diagnosis,
         "retried": retried_diagnosis(runs_dir, run) if diagnosis else None,
         "run": run,
+        "ranks": ranks_view(run.ranks),
         "run_id": run.id,
         "final": final,
         "result": result,

@@ -10,9 +10,11 @@ from pydantic import Field
 from app.db import Session, read_session
 from app.runs.store import get_run, get_run_document
 from app.sharing.deliveries import delivery_log
+from app.web.charts.crowd import MOST_LINES
 from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.charts.resources import resource_panels
 from app.web.forms.log import LogQuery
+from app.web.runlog.lines import MOST_PRINTING
 from app.web.runlog.tail import render_tail
 from app.web.views import rendering
 from app.web.views.run import files_context, run_context
@@ -36,8 +38,8 @@ def render(
     with read_session(request.app.state.engine) as session:
         run = get_run_document(session, run_id)
         log = render_tail(session, settings.runs_dir, run_id, wanted)
-        charts = metric_charts(session, run_id, find=query.metric, most=query.charts)
-        used = resource_panels(session, get_run(session, run_id))
+        charts = metric_charts(session, run_id, find=query.metric, most=query.charts, rank=wanted.rank)
+        used = resource_panels(session, get_run(session, run_id), rank=wanted.rank)
         notice = _notice(request, session, run_id)
     after = replace(log.cursor, of=query.owner(run_id)).encode()
     place = LogQuery(after=after, stage=query.stage, rank=query.rank, stream=query.stream)
@@ -58,8 +60,17 @@ def render(
         metrics=charts,
         resources=used,
         notice=notice,
+        crowd=len(known) > MOST_LINES,
+        printed=MOST_PRINTING if wanted.rank is None and len(known) > MOST_PRINTING else None,
+        charts_url=_with(request, "run_charts", run_id, rank=query.rank, metric=query.metric, charts=query.charts),
+        resources_url=_with(request, "run_resources", run_id, rank=query.rank),
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )
+
+
+def _with(request: Request, name: str, run_id: int, **query: object) -> str:
+    """Return the address of a part of a run's page."""
+    return f"{rendering.path(request, name, run_id=run_id)}?{urlencode(query)}"
 
 
 def _notice(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
