@@ -2,7 +2,7 @@
 
     python -m benchmarks.many_ranks [--ranks 1024] [--per-node 8] [--requests 5] [--keep DIR]
 
-Writes the files of the ranks (start, phases, 60 events of two metrics, two lines of output each) and 12 samples of
+Writes the files of the ranks (start, phases, 60 events of two metrics, two lines of output each) and 360 samples of
 each rank's resources, stores them as a worker does, and prints the time and the bytes of every answer, and what the
 live stream of the page sends while all ranks report. `--keep` leaves the data directory for a look at the page.
 """
@@ -30,7 +30,7 @@ from trainer.contract.paths import AttemptPaths
 from worker.intake import Intake
 
 EVENTS: Final = 60
-SAMPLES: Final = 12
+SAMPLES: Final = 360
 HTML: Final = {"Accept": "text/html"}
 LIVE_SECONDS: Final = 10.0
 USAGE: Final = ("run_id", "stage", "attempt", "rank", "at", "cpu_seconds", "rss_bytes", "gpu_bytes", "gpu_percent")

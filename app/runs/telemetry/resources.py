@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlmodel import Session, col
 
 from app.clock import rfc3339
@@ -51,17 +51,28 @@ class ResourceList(Document):
     series: list[ResourceSeries]
 
 
-def resources(session: Session, run: Run) -> ResourceList:
-    """Return one series per stage attempt and rank."""
+def resources(session: Session, run: Run, *, most: int | None = None) -> ResourceList:
+    """Return one series per stage attempt and rank.
+
+    Of more than `most` samples in all, only those of every second, third … moment are read.
+    """
     since = run.started_at or run.created_at
     found: dict[Place, list[Sample]] = {}
-    columns = (col(getattr(RankUsage, name)) for name in Sample._fields)
-    rows = select(*columns).where(col(RankUsage.run_id) == run.id).order_by(col(RankUsage.at), col(RankUsage.rank))
-    for row in session.execute(rows):
+    for row in session.execute(_rows(session, run, most)):
         sample = Sample(*row)
         found.setdefault((sample.stage, sample.attempt, sample.rank), []).append(sample)
     series = [_series(place, samples, since.timestamp()) for place, samples in found.items()]
     return ResourceList(since=rfc3339(since), series=series)
+
+
+def _rows(session: Session, run: Run, most: int | None) -> Select[Any]:
+    of_run = col(RankUsage.run_id) == run.id
+    rows = select(*(col(getattr(RankUsage, name)) for name in Sample._fields)).where(of_run)
+    count = 0 if most is None else session.execute(select(func.count()).where(of_run)).scalar_one()
+    if most is not None and count > most:
+        moments = session.execute(select(RankUsage.at).where(of_run).distinct().order_by(col(RankUsage.at))).scalars()
+        rows = rows.where(col(RankUsage.at).in_(moments.all()[:: -(-count // most)]))
+    return rows.order_by(col(RankUsage.at), col(RankUsage.rank))
 
 
 def _series(place: Place, samples: Sequence[Sample], since: float) -> ResourceSeries:

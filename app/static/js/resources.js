@@ -3,6 +3,7 @@
 import { showValues } from "./chart-values.js";
 
 const EVERY = 4000; // milliseconds
+const LATER = 20000; // the same for a run with many ranks, whose charts are not part of the page
 const ENDED = 286; // the run has ended: these are the last numbers
 
 const titleOf = (figure) => figure.querySelector("h3").textContent;
@@ -28,7 +29,8 @@ export function takeOver(list, fresh, chartOf) {
 
 /** Keep the charts of `section` up to date until the run has ended. */
 export function followResources(section, chartOf) {
-  if (!section || !document.querySelector("[data-run-live]")) return;
+  const later = section?.dataset.later !== undefined;
+  if (!section || !(later || document.querySelector("[data-run-live]"))) return;
   async function lookAgain() {
     let more = true;
     if (document.visibilityState === "visible") {
@@ -40,7 +42,7 @@ export function followResources(section, chartOf) {
         section.querySelector("[data-resources-none]").hidden = Boolean(section.querySelector("figure"));
       }
     }
-    if (more) setTimeout(lookAgain, EVERY);
+    if (more) setTimeout(lookAgain, later ? LATER : EVERY);
   }
-  setTimeout(lookAgain, EVERY);
+  setTimeout(lookAgain, later ? 0 : EVERY);
 }

@@ -1,11 +1,11 @@
 """Charts of many ranks: the range of all lines, and the lines that differ most, instead of one line per rank."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from app.formats import many
 from app.web.charts.shapes import floats
 
 MOST_LINES: Final = 32
@@ -29,42 +29,45 @@ def summarised(lines: Sequence[Line], chosen: str | None = None) -> tuple[list[L
     """
     if len(lines) <= MOST_LINES:
         return list(lines), ""
-    edges = _edges(lines)
+    values = [floats(line["y"]) for line in lines]
+    section = _sections(lines)
     cells: Cells = {}
-    for line in lines:
-        for at, value in _finite(line):
-            cells.setdefault(edges[bisect_right(edges, at) - 1], []).append(value)
+    for line, numbers in zip(lines, values, strict=True):
+        for at, value in zip(line["x"], numbers, strict=True):
+            if math.isfinite(value):
+                cells.setdefault(section[at], []).append(value)
     steps = sorted(cells)
     middle = {at: median(cells[at]) for at in steps}
     whole = [
         {"name": f"{name} of {len(lines):,}", "x": steps, "y": [function(cells[at]) for at in steps]}
         for name, function in RANGE.items()
     ]
-    odd = sorted(lines, key=lambda line: _oddness(line, edges, middle), reverse=True)[:ODD_LINES]
+    away = [_oddness(line, numbers, section, middle) for line, numbers in zip(lines, values, strict=True)]
+    places = sorted((place for place in range(len(lines)) if any(away[place])), key=lambda place: away[place])
+    odd = [lines[place] for place in reversed(places[-ODD_LINES:])]
     own = [line for line in lines if line["name"] == chosen and line not in odd]
-    words = f"{len(lines):,} lines: lowest, median and highest value, and the {len(odd)} lines that differ most."
+    words = f"{len(lines):,} lines: lowest, median and highest value"
+    words += f", and the {many(len(odd), 'line')} furthest from the median." if odd else "; all lines are equal."
     return [*whole, *odd, *own], words
 
 
-def _edges(lines: Sequence[Line]) -> list[float]:
-    """Return where the sections of steps begin: at every step if there are few."""
-    steps = sorted({at for line in lines for at in line["x"] if math.isfinite(at)})
-    if len(steps) <= SECTIONS:
-        return steps
-    return [steps[place * len(steps) // SECTIONS] for place in range(SECTIONS)]
+def _sections(lines: Sequence[Line]) -> dict[float, float]:
+    """Return the first step of the section of every step; few steps are sections of their own."""
+    steps = sorted({at for line in lines for at in line["x"]})
+    most = min(SECTIONS, len(steps))
+    return {
+        at: steps[place * len(steps) // most]
+        for place in range(most)
+        for at in steps[place * len(steps) // most : (place + 1) * len(steps) // most]
+    }
 
 
-def _finite(line: Line) -> list[tuple[float, float]]:
-    pairs = zip(line["x"], floats(line["y"]), strict=True)
-    return [(at, value) for at, value in pairs if math.isfinite(value) and math.isfinite(at)]
-
-
-def _oddness(line: Line, edges: Sequence[float], middle: Mapping[float, float]) -> tuple[bool, float]:
+def _oddness(
+    line: Line, numbers: Sequence[float], section: Mapping[float, float], middle: Mapping[float, float]
+) -> tuple[bool, float]:
     """Return whether a line has values that are not finite, and its mean distance from the median."""
-    found = _finite(line)
-    broken = any(
-        value is not None and not math.isfinite(number)
-        for value, number in zip(line["y"], floats(line["y"]), strict=True)
-    )
-    away = sum(abs(value - middle[edges[bisect_right(edges, at) - 1]]) for at, value in found)
-    return broken, away / len(found) if found else 0.0
+    apart = [
+        abs(value - middle[section[at]]) for at, value in zip(line["x"], numbers, strict=True) if math.isfinite(value)
+    ]
+    broken = len(apart) < len(numbers) - sum(value is None for value in line["y"])
+    return broken, sum(apart) / len(apart) if apart else 0.0

@@ -13,6 +13,8 @@ from app.web.views.panels import NUMBERS, PanelView, panel_views
 POINTS: Final = 300
 """Points per line when the page is rendered; the browser requests finer data on zoom."""
 FIRST_CHARTS: Final = 12
+CROWD_CHARTS: Final = 4
+"""The same for a run with many ranks."""
 MOST_CHARTS: Final = 96
 FIRST_METRICS: Final = ("loss", "accuracy")
 

@@ -18,6 +18,8 @@ CHARTS: Final = (
     ("gpu_percent", "GPU busy (%)", 1),
     ("gpu_bytes", "GPU memory in use (MiB)", MIB),
 )
+MOST_SAMPLES: Final = 25_000
+"""Samples of all ranks that are read for the charts; a run of 1,024 ranks may have 368,640."""
 GAP_SECONDS: Final = 0.001
 MOST_POINTS: Final = 400
 """Maximum number of samples per line; more are down-sampled, keeping extremes."""
@@ -25,7 +27,7 @@ MOST_POINTS: Final = 400
 
 def resource_panels(session: Session, run: Run, *, rank: int | None = None) -> list[PanelView]:
     """Return the charts that have data. Charts of many ranks are summarised; the line of `rank` is added to those."""
-    series = resources(session, run).series
+    series = resources(session, run, most=MOST_SAMPLES).series
     panels = []
     for key, title, unit in CHARTS:
         if any(value is not None for item in series for value in item[key]):

@@ -1,4 +1,4 @@
-"""The ranks as the run page shows them: all of a small run; of a large one its nodes and the ranks in trouble."""
+"""The ranks as the run page shows them: all of a small run; of a large one its nodes and the most urgent ranks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class NodeRow:
     steps: str
     last_seen: str | None
     """Of the rank that was silent for longest."""
-    trouble: str
+    problems: str
     """Stalled ranks, ranks that ended with an error, malformed lines; empty if there are none."""
 
 
@@ -39,7 +39,7 @@ class RanksView:
     rows: list[Rank]
     """All ranks, or those that need attention first."""
     nodes: list[NodeRow]
-    """Empty for a run whose ranks are all shown; those with trouble come first."""
+    """Empty for a run whose ranks are all shown; those with problems come first."""
     node_count: int
     total: int
 
@@ -55,7 +55,7 @@ def ranks_view(ranks: Sequence[Rank]) -> RanksView:
         return RanksView(rows=list(ranks), nodes=[], node_count=0, total=len(ranks))
     by_node = groupby(sorted(ranks, key=node_of), key=node_of)
     nodes = [_node_row(name, sorted(found, key=lambda rank: rank.rank)) for name, found in by_node]
-    nodes.sort(key=lambda row: not row.trouble)
+    nodes.sort(key=lambda row: not row.problems)
     return RanksView(
         rows=sorted(ranks, key=_urgency)[:WORST_ROWS], nodes=nodes[:MOST_NODES], node_count=len(nodes), total=len(ranks)
     )
@@ -92,7 +92,7 @@ def _node_row(name: str, ranks: Sequence[Rank]) -> NodeRow:
         phases=", ".join(phase if len(phases) == 1 else f"{phase} ({count})" for phase, count in phases.most_common(3)),
         steps="" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,}",
         last_seen=min((rank.last_seen for rank in ranks if rank.last_seen), default=None),
-        trouble=", ".join(f"{many(count, 'rank')} {words}" for words, count in counts.items() if count),
+        problems=", ".join(f"{many(count, 'rank')} {words}" for words, count in counts.items() if count),
     )
 
 

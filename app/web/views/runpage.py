@@ -11,7 +11,7 @@ from app.db import Session, read_session
 from app.runs.store import get_run, get_run_document
 from app.sharing.deliveries import delivery_log
 from app.web.charts.crowd import MOST_LINES
-from app.web.charts.metrics import FIRST_CHARTS, MOST_CHARTS, metric_charts
+from app.web.charts.metrics import CROWD_CHARTS, FIRST_CHARTS, MOST_CHARTS, metric_charts
 from app.web.charts.resources import resource_panels
 from app.web.forms.log import LogQuery
 from app.web.runlog.lines import MOST_PRINTING
@@ -24,7 +24,10 @@ class PageQuery(LogQuery):
     """The page's log filter, charts, and label being edited."""
 
     metric: str = Field("", max_length=200)
-    charts: int = Field(FIRST_CHARTS, ge=1, le=MOST_CHARTS)
+    charts: int | None = Field(None, ge=1, le=MOST_CHARTS)
+    """Most charts of metrics; fewer by default for many ranks, whose charts cost more."""
+    resources: str = Field("", max_length=9)
+    """Anything: the charts of resources are in the page even for many ranks, as needed without JavaScript."""
     edit: str = Field("", max_length=16)
     """Label whose field is open: editing without JavaScript."""
 
@@ -37,13 +40,15 @@ def render(
     wanted = query.filter()
     with read_session(request.app.state.engine) as session:
         run = get_run_document(session, run_id)
+        known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
+        most = query.charts or (CROWD_CHARTS if len(known) > MOST_LINES else FIRST_CHARTS)
         log = render_tail(session, settings.runs_dir, run_id, wanted)
-        charts = metric_charts(session, run_id, find=query.metric, most=query.charts, rank=wanted.rank)
-        used = resource_panels(session, get_run(session, run_id), rank=wanted.rank)
+        charts = metric_charts(session, run_id, find=query.metric, most=most, rank=wanted.rank)
+        later = len(known) > MOST_LINES and not query.resources
+        used = [] if later else resource_panels(session, get_run(session, run_id), rank=wanted.rank)
         notice = _notice(request, session, run_id)
     after = replace(log.cursor, of=query.owner(run_id)).encode()
     place = LogQuery(after=after, stage=query.stage, rank=query.rank, stream=query.stream)
-    known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
     return rendering.page(
         request,
         "pages/runs/show.html",
@@ -59,10 +64,11 @@ def render(
         log_ranks=sorted(known),
         metrics=charts,
         resources=used,
+        resources_later=later,
         notice=notice,
         crowd=len(known) > MOST_LINES,
         printed=MOST_PRINTING if wanted.rank is None and len(known) > MOST_PRINTING else None,
-        charts_url=_with(request, "run_charts", run_id, rank=query.rank, metric=query.metric, charts=query.charts),
+        charts_url=_with(request, "run_charts", run_id, rank=query.rank, metric=query.metric, charts=most),
         resources_url=_with(request, "run_resources", run_id, rank=query.rank),
         live_url=f"{rendering.path(request, 'run_live', run_id=run_id)}?{urlencode(place.model_dump())}",
     )

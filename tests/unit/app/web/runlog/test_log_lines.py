@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.runs.telemetry.items import OutputFilter
 from app.runs.telemetry.logs import LogFile, read_piece
-from app.web.runlog.lines import LogFilter, LogLine, event_line, output_lines, text_lines
+from app.web.runlog.lines import MOST_PRINTING, LogFilter, LogLine, event_line, output_lines, text_lines
 from app.web.runlog.tail import tail
 from app.web.runlog.terminal import shown
 
@@ -114,10 +114,18 @@ def test_endless_line_is_cut_and_marked() -> None:
 
 
 def test_filter_tells_whose_output_is_read() -> None:
-    assert LogFilter().output() == OutputFilter(whole_lines=True)
+    everything = OutputFilter(whole_lines=True, most=MOST_PRINTING)
+    assert LogFilter().output() == everything
     assert LogFilter(stage="train", rank=2, stream="stderr").output() == OutputFilter(
-        stage="train", rank=2, streams=("stderr",), whole_lines=True
+        stage="train", rank=2, streams=("stderr",), whole_lines=True, most=MOST_PRINTING
     )
+    last, next_one = MOST_PRINTING - 1, MOST_PRINTING
+    for output in (everything.wants, lambda rank, stream: LogFilter().wants("s", rank, stream)):
+        assert (output(last, "stdout"), output(next_one, "stdout")) == (True, False)
+    assert LogFilter().wants("s", next_one, "messages")
+    assert LogFilter(rank=next_one).wants("s", next_one, "stdout")
+    assert OutputFilter(rank=next_one, most=MOST_PRINTING).wants(next_one, "stdout")
+    assert OutputFilter().wants(next_one, "stdout")  # of the API
     assert LogFilter(stream="messages").output() is None
 
 

@@ -23,7 +23,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
 
     def read(_request: Any, where: Place) -> Reading:
         made.append(where)
-        return Reading(batches=[], parts={}, cursor=where.cursor, final=False, numbers=False)
+        return Reading(batches=[], parts={}, cursor=where.cursor, final=False, numbers=False, many_ranks=False)
 
     monkeypatch.setattr(following, "read", read)
     return made
