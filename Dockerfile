@@ -21,6 +21,6 @@ FROM python:3.11-slim
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DDP_AUDIT_DATA_DIR=/data
 COPY constraints.txt /tmp/
 COPY --from=wheel /dist /tmp/dist
-RUN pip install --constraint /tmp/constraints.txt /tmp/dist/*.whl && rm -r /tmp/dist /tmp/constraints.txt
+RUN pip install --constraint /tmp/constraints.txt "$(ls /tmp/dist/*.whl)[postgres]" && rm -r /tmp/dist /tmp/constraints.txt
 ENTRYPOINT ["ddp-audit"]
 CMD ["serve"]
