@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -23,6 +24,10 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scance
 NODES = ("node1", "node2")
 BLIND = "node3"
 CPUS = 4
+GPUS = 2
+"""Of each node that sees the folder: Slurm hands them out, and there are no devices behind them."""
+MEMORY = 6000
+"""MiB of a job that requests none: Slurm ends jobs that use more, and none of the tests comes near."""
 PATIENCE = 60.0
 CONFIGURATION = """
 ClusterName=ddpaudit
@@ -40,11 +45,14 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task}
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerNode={memory}
+GresTypes=gpu
+FirstJobId={first}
 SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
@@ -61,6 +69,11 @@ PreemptMode=CANCEL
 def missing() -> list[str]:
     """Return the programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+
+
+def memory_is_limited() -> bool:
+    """Whether Slurm can limit the memory of jobs here: by control groups of version 1, without systemd."""
+    return os.access("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", os.W_OK)
 
 
 def _path() -> str:
@@ -177,16 +190,28 @@ def _write(folder: Path) -> None:
     key.write_bytes(secrets.token_bytes(1024))
     key.chmod(0o400)
     user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname()
-    lines = [CONFIGURATION.format(folder=folder, host=host, user=user, ctld_port=_free_port())]
-    lines += [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} CPUs={CPUS} RealMemory=8000"
-        for name in (*NODES, BLIND)
-    ]
+    values = {
+        "ctld_port": _free_port(),
+        "memory": MEMORY,
+        "task": "task/cgroup" if memory_is_limited() else "task/none",
+        # The control groups of two clusters on this machine differ in the numbers of their jobs only.
+        "first": 1 + 1000 * secrets.randbelow(60_000),
+    }
+    lines = [CONFIGURATION.format(folder=folder, host=host, user=user, **values)]
+    for name in (*NODES, BLIND):
+        gpus = f" Gres=gpu:{GPUS}" if name in NODES else ""
+        address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()}"
+        lines.append(f"NodeName={name} {address} CPUs={CPUS} RealMemory={4 * MEMORY}{gpus}")
     lines += [
         f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=60 PriorityTier=1",
         f"PartitionName=urgent Nodes={','.join(NODES)} MaxTime=60 PriorityTier=10",
         f"PartitionName=blind Nodes={BLIND} MaxTime=60",
     ]
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n")
+    for number in range(GPUS):
+        os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # another /dev/null
+    gpus = f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]"
+    (folder / "gres.conf").write_text(f"AutoDetect=off\nNodeName={','.join(NODES)} {gpus}\n")
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
 
 

@@ -50,7 +50,7 @@ def test_requests_that_cannot_be_met_say_which_field_is_wrong(lab: Lab) -> None:
     lab.worker()
     refused: list[tuple[dict[str, Any], str]] = [
         ({"partition": "nowhere"}, "launch.partition"),
-        ({"gres": "gpu:2"}, "launch.gres"),
+        ({"gres": "nic:2"}, "launch.gres"),
         ({"partition": "blind"}, "the nodes must see that folder"),
     ]
     waiting: list[tuple[dict[str, Any], str]] = [

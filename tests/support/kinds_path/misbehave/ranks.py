@@ -84,6 +84,14 @@ def run_out_of_memory(_context: StageContext, _value: str) -> None:
     raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
 
+def use_memory(_context: StageContext, value: str) -> None:
+    """Use that many MiB, piece by piece."""
+    kept = []
+    for _ in range(int(value) // 16):
+        kept.append(b"x" * (16 << 20))
+        time.sleep(0.01)
+
+
 def signal_self(_context: StageContext, value: str) -> None:
     """Send itself a signal."""
     os.kill(os.getpid(), int(value))
@@ -140,6 +148,7 @@ ACTS: dict[str, Callable[[StageContext, str], None]] = {
     "exit": leave,
     "raise": fail,
     "oom": run_out_of_memory,
+    "memory": use_memory,
     "signal": signal_self,
     "loop": loop,
     "full": write_to_full_disk,
