@@ -59,7 +59,7 @@ def small(service: Service) -> int:
 
 
 def rows(page: str) -> list[int]:
-    """Return the ranks that have a row of their own."""
+    """Return the ranks that have a row."""
     return [int(number) for number in re.findall(r'<span class="narrow">Rank </span>(?:<a [^>]*>)?(\d+)', page)]
 
 

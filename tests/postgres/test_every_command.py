@@ -81,7 +81,7 @@ UNCONNECTED: Final = {"check-environment", "acquire", "backup", "restore"}
 
 @dataclass(frozen=True)
 class Place:
-    """A database of its own, a copy of that with an ended run, and the folder of that run."""
+    """A copy of the database with an ended run, and the folder of that run."""
 
     server: Server
     url: str

@@ -67,10 +67,13 @@ def resources(session: Session, run: Run, *, most: int | None = None) -> Resourc
 
 def _rows(session: Session, run: Run, most: int | None) -> Select[Any]:
     of_run = col(RankUsage.run_id) == run.id
-    rows = select(*(col(getattr(RankUsage, name)) for name in Sample._fields)).where(of_run)
+    columns: list[Any] = [col(getattr(RankUsage, name)) for name in Sample._fields]
+    rows = select(*columns).where(of_run)
     count = 0 if most is None else session.execute(select(func.count()).where(of_run)).scalar_one()
     if most is not None and count > most:
-        moments = session.execute(select(RankUsage.at).where(of_run).distinct().order_by(col(RankUsage.at))).scalars()
+        moments = session.execute(
+            select(col(RankUsage.at)).where(of_run).distinct().order_by(col(RankUsage.at))
+        ).scalars()
         rows = rows.where(col(RankUsage.at).in_(moments.all()[:: -(-count // most)]))
     return rows.order_by(col(RankUsage.at), col(RankUsage.rank))
 

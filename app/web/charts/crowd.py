@@ -52,7 +52,7 @@ def summarised(lines: Sequence[Line], chosen: str | None = None) -> tuple[list[L
 
 
 def _sections(lines: Sequence[Line]) -> dict[float, float]:
-    """Return the first step of the section of every step; few steps are sections of their own."""
+    """Return the first step of the section of every step; of few steps, each is a section."""
     steps = sorted({at for line in lines for at in line["x"]})
     most = min(SECTIONS, len(steps))
     return {

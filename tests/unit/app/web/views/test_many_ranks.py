@@ -27,7 +27,7 @@ def test_ranks_that_need_attention_come_first() -> None:
     ranks[700] = rank(700, stalled=True)
     ranks[600] = rank(600, malformed=2)
     ranks[500] = rank(500, step=3)
-    ranks[400] = rank(400, exit_code=0)  # ended well
+    ranks[400] = rank(400, exit_code=0)  # succeeded
     view = ranks_view(ranks)
     assert view.grouped
     assert [row.rank for row in view.rows[:6]] == [800, 900, 700, 600, 500, 0]
