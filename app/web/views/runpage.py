@@ -75,8 +75,9 @@ def render(
 
 
 def _with(request: Request, name: str, run_id: int, **query: object) -> str:
-    """Return the address of a part of a run's page."""
-    return f"{rendering.path(request, name, run_id=run_id)}?{urlencode(query)}"
+    """Return the address of a part of a run's page; empty values are left out."""
+    given = urlencode({key: value for key, value in query.items() if value})
+    return rendering.path(request, name, run_id=run_id) + (f"?{given}" if given else "")
 
 
 def _notice(request: Request, session: Session, run_id: int) -> dict[str, str] | None:
