@@ -21,7 +21,8 @@ def nodes_of(paths: RunPaths) -> list[str]:
     for path in paths.root.glob("*/attempt_*/rank*.jsonl"):
         if node := _node(path):
             found.setdefault(path.parent, set()).add(node)
-    return sorted(max(found.values(), key=len, default=set[str]()))
+    most: set[str] = max(found.values(), key=len, default=set())
+    return sorted(most)
 
 
 def network_limits(nodes: Iterable[str]) -> list[str]:
