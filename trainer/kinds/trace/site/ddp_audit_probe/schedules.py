@@ -50,8 +50,8 @@ class Schedules:
             self._depth -= 1
 
     def _count(self, scheduler: Any) -> None:
-        core = self.core
-        number = core.optimizers.get(getattr(scheduler, "optimizer", None))
+        core, optimizer = self.core, getattr(scheduler, "optimizer", None)
+        number = None if optimizer is None else core.optimizers.get(optimizer)
         if number is None:
             return
         core.count(f"scheduler steps of optimizer {number}")
