@@ -40,7 +40,7 @@ class WindowCounter(SyncCounter):
 
 
 class Arrivals:
-    """Which parameters of a DDP model a backward pass reached since a forward pass that asked for a reduction."""
+    """Which parameters of a DDP model a backward pass reached since a forward pass that requested a reduction."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         ignored: set[str] = set(getattr(model, "parameters_to_ignore", ()))

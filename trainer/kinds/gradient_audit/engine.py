@@ -170,7 +170,7 @@ class Engine:
             raise TargetFault(fault_text(self.target.name, "accumulate", text, rank=self.group.rank, step=step))
 
     def _check_reduction(self, step: int) -> None:
-        # Before this rank enters a collective of its own, while the others still wait in that of DDP.
+        # Before this rank enters its own collective, while the others still wait in that of DDP.
         missing = [] if self.passes.arrivals is None else self.passes.arrivals.missing
         if missing:
             text = (
