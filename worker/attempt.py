@@ -66,7 +66,8 @@ class Attempt:
         self.waiting = False
         """Whether it has been accepted and does not run yet."""
         self._stop_asked_at: float | None = None
-        self._told: str | None = None
+        self._told: tuple[object, ...] | None = None
+        """What was recorded last about a run that is held up: reason, rank, phase and step."""
         self._flags: set[int] = set()
         self._watch = Watch(self.paths, self.plan.ranks, office.settings)
         place: dict[str, Any] = {"run_id": self.run_id, "worker_id": office.me.id, "stage": stage.name}
@@ -174,16 +175,20 @@ class Attempt:
         if self.killer is not None and self.killer.tick(handle):
             self._log("killed the ranks as planned", action="kill")
         stop = self._watch.check(ranks, status.since or self.began_at, handle)
-        if stop is not None and self.stage.program is not None:
+        if self.stage.program is not None:
             self._tell(stop)  # whether to stop it is up to the user who started it
             return None
         return stop
 
-    def _tell(self, stop: Stop) -> None:
-        if self._told != stop.reason:
-            self._told = stop.reason
-            self._log("ranks are silent", action="hang-seen", diagnosis=stop.diagnosis)
-            self._record(records.note_diagnosis, stop.diagnosis)
+    def _tell(self, stop: Stop | None) -> None:
+        """Record what holds up a run that continues, whenever that changes, and its end."""
+        told = None if stop is None else (stop.reason, *(stop.failure[key] for key in ("rank", "phase", "step")))
+        if told == self._told:
+            return
+        self._told = told
+        text = "" if stop is None else stop.diagnosis
+        self._log("ranks are silent" if text else "ranks report again", action="hang-seen", diagnosis=text)
+        self._record(records.note_diagnosis, text)
 
     def _end(self, handle: Handle, status: Status) -> None:
         if self._stop_asked_at is None:

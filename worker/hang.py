@@ -62,9 +62,10 @@ class Stop:
 def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
     """Return the ranks that keep the others waiting, the furthest behind first, and the evidence.
 
-    A stopped rank explains everything. Else it is the rank that is not inside the newest collective; if all are, the
-    rank inside a different operation than most. None if there is no majority, or if all are inside the same one: then
-    their connection is stuck.
+    A stopped rank explains everything. Else it is the rank that is not inside the newest collective; if no rank is
+    inside it or behind it, the rank that has been silent for the longest time; if all are inside it, the rank inside a
+    different operation than most. None if there is no majority, or if all are inside the same one: then their
+    connection is stuck.
     """
     stopped = [position.rank for position in positions if position.stopped]
     if stopped:
@@ -72,12 +73,15 @@ def odd_ranks(positions: Sequence[Position]) -> tuple[list[int], str]:
     newest = max(position.collective for position in positions)
     behind = [p for p in positions if p.collective < newest or not p.inside]
     if len(behind) == len(positions):
-        behind = [p for p in behind if p.collective < newest] or [max(behind, key=lambda p: p.silent)]
+        behind = [p for p in behind if p.collective < newest]
+        if not behind:
+            longest = max(positions, key=lambda p: p.silent)
+            return [longest.rank], "no rank waits in a collective, and this one has been silent for the longest time"
     if behind:
         behind.sort(key=lambda p: (p.collective, p.step or 0))
-        return [
-            p.rank for p in behind
-        ], f"it is not inside the newest collective (number {newest}), where others are waiting"
+        waited = any(p.inside and p.collective == newest for p in positions)
+        others = "where others are waiting" if waited else "which others have left"
+        return [p.rank for p in behind], f"it is not inside the newest collective (number {newest}), {others}"
     operations = [position.operation for position in positions]
     common = max(operations, key=operations.count)
     if operations.count(common) > len(operations) / 2:

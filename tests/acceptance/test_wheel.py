@@ -44,7 +44,9 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install", "--no-deps", "--no-index"]
-    subprocess.run([*pip, str(wheel)], check=True)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    # Elsewhere and without PYTHONPATH: pip would take the checkout for the installed product.
+    subprocess.run([*pip, str(wheel)], check=True, cwd=folder, env=outside)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     shared = {str(distribution(plain(item)).locate_file("")) for item in project["dependencies"]}

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ CLASS = re.compile(r'^class (\w+)[^\n]*:\n    name = "([\w-]+)"', re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def specs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Write the page's files and return the targets in them, by name."""
     root = tmp_path_factory.mktemp("page")
     (root / "shop").mkdir()
@@ -29,8 +29,9 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         (root / path).write_text(text)
         for cls, name in CLASS.findall(text):
             found[name] = f"shop.{Path(path).stem}:{cls}"
-    os.environ["PYTHONPATH"] = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])))
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ ENOUGH = 120.0
 @pytest.fixture(scope="module")
 def path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{SHOP}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(SHOP), os.environ.get("PYTHONPATH")])))
         yield
 
 

@@ -48,7 +48,16 @@ def test_same_collective_names_nobody() -> None:
 
 def test_nobody_inside_names_the_longest_silent() -> None:
     positions = [position(0, inside=False), position(1, inside=False, silent=30.0)]
-    assert odd_ranks(positions)[0] == [1]
+    ranks, why = odd_ranks(positions)
+    assert ranks == [1]
+    assert "no rank waits in a collective" in why
+
+
+def test_others_are_said_to_wait_only_where_they_do() -> None:
+    assert "where others are waiting" in odd_ranks([position(0), position(1, inside=False)])[1]
+    behind = odd_ranks([position(0, collective=4, inside=False), position(1, collective=5, inside=False)])
+    assert behind[0] == [0]
+    assert behind[1].endswith("which others have left")
 
 
 def test_ranks_in_different_collectives_are_not_called_a_stuck_connection() -> None:
