@@ -89,7 +89,8 @@ def test_stopped_rank_is_named_with_its_node_and_others_leave_stacks(lab: Lab) -
 
 def test_planned_kills_reach_both_nodes(lab: Lab) -> None:
     lab.worker()
-    run_id = lab.submit(kills=1, steps=60, step_seconds=0.05, save_every=5, launch={"nodes": 2})
+    # Nine seconds, so that a busy worker does not come too late for the kill.
+    run_id = lab.submit(kills=1, steps=60, step_seconds=0.15, save_every=5, launch={"nodes": 2})
     run = lab.finished(run_id, 200)
     assert (run.state, run.verdict) == ("succeeded", "pass"), run.diagnosis
     assert [(row.stage, row.state) for row in lab.attempts(run_id)] == [
