@@ -81,7 +81,11 @@ class Table:
             with self.quiet(model, place, len(batches)):
                 scaled: Tensor = self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx)
                 scaled.backward()
+            self.after(model, last=place == len(batches) - 1)
         return None
+
+    def after(self, model: Any, *, last: bool) -> None:
+        """Do what this code does after each backward pass and its reduction: nothing."""
 
     def quiet(self, model: Any, place: int, places: int) -> AbstractContextManager[None]:
         found: AbstractContextManager[None] = model.no_sync() if place < places - 1 else nullcontext()

@@ -168,14 +168,8 @@ class ReportsLoss(Table):
 class ClippedEarly(Table):
     """Gradients are clipped after every backward pass instead of once (A11)."""
 
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
-        model.zero_grad(set_to_none=True)
-        total = ctx.all_reduce_sum(own(batches))
-        for place, batch in enumerate(batches):
-            with self.quiet(model, place, len(batches)):
-                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        return None
+    def after(self, model: Any, *, last: bool) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
 
 class ClippedInside(Table):
@@ -185,28 +179,16 @@ class ClippedInside(Table):
         super().__init__(name)
         self.whole = whole
 
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
-        model.zero_grad(set_to_none=True)
-        total = ctx.all_reduce_sum(own(batches))
-        for place, batch in enumerate(batches):
-            with self.quiet(model, place, len(batches)):
-                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()
-            if (place == len(batches) - 1) is self.whole:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        return None
+    def after(self, model: Any, *, last: bool) -> None:
+        if last is self.whole:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
 
 class ClippedByValue(Table):
     """Every component is clipped by itself after every backward pass: no weights of micro-batches give that."""
 
-    def accumulate(self, model: Any, batches: Sequence[Batch], ctx: Any) -> float | None:
-        model.zero_grad(set_to_none=True)
-        total = ctx.all_reduce_sum(own(batches))
-        for place, batch in enumerate(batches):
-            with self.quiet(model, place, len(batches)):
-                self.scaled(self.loss_sum(model, batch), batch, batches, total, ctx).backward()
-            nn.utils.clip_grad_value_(model.parameters(), 0.1)
-        return None
+    def after(self, model: Any, *, last: bool) -> None:
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
 
 
 class BucketViews(Table):
