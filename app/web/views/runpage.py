@@ -41,10 +41,11 @@ def render(
     with read_session(request.app.state.engine) as session:
         run = get_run_document(session, run_id)
         known = {item.rank for item in run.ranks} | set(range(run.params.get("world_size", 0)))
-        most = query.charts or (CROWD_CHARTS if len(known) > MOST_LINES else FIRST_CHARTS)
+        crowd = len(known) > MOST_LINES
+        most = query.charts or (CROWD_CHARTS if crowd else FIRST_CHARTS)
         log = render_tail(session, settings.runs_dir, run_id, wanted)
         charts = metric_charts(session, run_id, find=query.metric, most=most, rank=wanted.rank)
-        later = len(known) > MOST_LINES and not query.resources
+        later = crowd and not query.resources
         used = [] if later else resource_panels(session, get_run(session, run_id), rank=wanted.rank)
         notice = _notice(request, session, run_id)
     after = replace(log.cursor, of=query.owner(run_id)).encode()
@@ -66,7 +67,7 @@ def render(
         resources=used,
         resources_later=later,
         notice=notice,
-        crowd=len(known) > MOST_LINES,
+        crowd=crowd,
         printed=MOST_PRINTING if wanted.rank is None and len(known) > MOST_PRINTING else None,
         charts_url=_with(request, "run_charts", run_id, rank=query.rank, metric=query.metric, charts=most),
         resources_url=_with(request, "run_resources", run_id, rank=query.rank),

@@ -50,11 +50,11 @@ def audit_target(context: StageContext, group: Group) -> None:
     del engine
     gc.collect()  # a wrapped model is part of cycles, and the replay needs its memory
     handover.write(handover.report(group.rank), report)
-    first = min(group.gather_objects(report["replay_from"], "what does not match"))
-    wrong = any(group.gather_objects(is_wrong, "whether a gradient does not match"))
+    everyone = group.gather_objects((report["replay_from"], is_wrong), "what does not match")
+    first = min(step for step, _ in everyone)
     if first < params.steps:
         steps = params.steps if small else min(first + 2, params.steps)
-        replay(context, group, target, state, steps=steps, is_wrong=wrong)
+        replay(context, group, target, state, steps=steps, is_wrong=any(wrong for _, wrong in everyone))
     group.barrier("end of the audit")
 
 

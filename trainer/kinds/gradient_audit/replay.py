@@ -62,7 +62,9 @@ def replay(
         document = {"dtype": str(dtype).removeprefix("torch."), "in_float64": in_float64, "steps": found}
         handover = Handover(context.paths)
         handover.save(handover.evidence(group.rank), document)
-        if not is_wrong or not all(group.gather_objects(again.matches(rows), "gradients of the evidence")):
+        if dtype == own or not is_wrong:
+            return
+        if not all(group.gather_objects(again.matches(rows), "gradients of the evidence")):
             return
         in_float64 = True  # nothing is wrong there, so the cause can only be seen in the run's own type
 
