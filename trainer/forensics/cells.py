@@ -8,6 +8,7 @@ weight, 1 / N, where N is the number of units of all ranks and micro-batches of 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 ZERO = 1e-9
 """A weight below this share of the largest counts as none."""
@@ -75,6 +76,26 @@ class Window:
         """Return the micro-batches of one rank, or the most that any rank has."""
         ranks = [cell.rank for cell in self.cells if rank is None or cell.rank == rank]
         return max((ranks.count(number) for number in set(ranks)), default=0)
+
+
+class Placed(Protocol):
+    """A micro-batch of a rank, whatever is known of it."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def micro_batch(self) -> int:
+        """0, 1, 2 … within the window."""
+
+
+def overtaken(alone: Iterable[Placed], shared: Sequence[Placed]) -> bool:
+    """Return whether a micro-batch of `alone` comes before one of `shared` of its rank.
+
+    If `alone` are those that were not reduced, no reduction does that: a later one would have taken them along.
+    """
+    return any(mine.rank == other.rank and mine.micro_batch < other.micro_batch for mine in alone for other in shared)
 
 
 def total(cells: Sequence[Cell], *, padding: bool = False) -> float:

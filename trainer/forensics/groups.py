@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trainer.forensics.cells import overtaken
 from trainer.forensics.solve import QUIET, Fit, fits, shares, solve
 from trainer.forensics.system import Kind, System
 
@@ -68,15 +69,12 @@ def parted(systems: Sequence[System], group: Group, kinds: Sequence[Kind], toler
     A reduction that comes too early leaves out the micro-batches after it. If an earlier one is left out, the reason
     is that its parameters are.
     """
-    found = [_reduced(system, fit, tolerance) for system, fit in zip(systems, group.solved, strict=True)]
-    if not any(_out_of_order(system, *places) for system, places in zip(systems, found, strict=True)):
+    pairs = [(system, _reduced(system, fit, tolerance)) for system, fit in zip(systems, group.solved, strict=True)]
+    columns = [[[system.columns[place] for place in side] for side in sides] for system, sides in pairs]
+    if not any(overtaken(local, shared) for local, shared in columns):
         return [group]
     alone, others = (
-        [
-            name
-            for name in group.names
-            if all(_uses_only(system, name, places[side]) for system, places in zip(systems, found, strict=True))
-        ]
+        [name for name in group.names if all(_uses_only(system, name, places[side]) for system, places in pairs)]
         for side in (0, 1)
     )
     if not alone or not others or len(alone) + len(others) != len(group.names):
@@ -97,15 +95,6 @@ def _reduced(system: System, fit: Fit, tolerance: float) -> tuple[set[int], set[
             alone = float(row[column.rank]) > near and bool((others <= near).all())
             (local if alone else shared).add(place)
     return local, shared
-
-
-def _out_of_order(system: System, local: set[int], shared: set[int]) -> bool:
-    columns = system.columns
-    return any(
-        columns[mine].rank == columns[other].rank and columns[mine].micro_batch < columns[other].micro_batch
-        for mine in local
-        for other in shared
-    )
 
 
 def _uses_only(system: System, name: str, places: set[int]) -> bool:

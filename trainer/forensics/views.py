@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trainer.forensics.cells import Cell, Window
+from trainer.forensics.cells import Cell, Window, overtaken
 from trainer.forensics.groups import Group
 from trainer.forensics.solve import Fit
 from trainer.forensics.system import System
@@ -88,17 +88,9 @@ def _window(system: System, fit: Fit, tolerance: float) -> Window | None:
         else:
             return None
     window = Window.of(merged, system.ranks)
-    return None if _out_of_order(window) else window
-
-
-def _out_of_order(window: Window) -> bool:
-    """Return whether a micro-batch is not reduced although a later one of its rank is: no reduction does that."""
     cells = [cell for cell in window.supervised if cell.weight]
-    return any(
-        cell.local and not later.local and cell.rank == later.rank and cell.micro_batch < later.micro_batch
-        for cell in cells
-        for later in cells
-    )
+    odd = overtaken([cell for cell in cells if cell.local], [cell for cell in cells if not cell.local])
+    return None if odd else window
 
 
 def _as_reduced(own: Cell, ranks: int) -> Cell:
