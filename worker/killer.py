@@ -151,8 +151,9 @@ class Killer:
     def due(self) -> float | None:
         """Return the unix time of this attempt's kill; None if it is not known yet or none is planned.
 
-        The times refer to the course of the uninterrupted training. The first attempt follows it from its last `start`
-        on; a later one starts at its checkpoint, so its kill comes after the remaining time up to that point.
+        The times refer to the course of the uninterrupted training. The first attempt sets up as that one did, though
+        not in the same time: a kill meant for its training counts from its first step. A later attempt starts at its
+        checkpoint, so its kill comes after the remaining time up to that point.
         """
         if not self.pending:
             return None
@@ -164,7 +165,7 @@ class Killer:
     def _draw(self) -> float | None:
         moment = self._moments[len(load_kills(self._path))]
         span = span_of(self._paths, self._ranks)
-        if self._attempt == 1:
+        if self._attempt == 1 and moment < self._course.setting_up:
             return None if span.started is None else span.started + moment
         if span.started is None or span.training is None:
             return None

@@ -15,6 +15,7 @@ from worker.killer import LATEST_SHARE, Course, Killer, course_of, draw_moments
 
 COURSE = Course(setting_up=2.0, working=8.0, updates=40)
 PLAN = KillPlan(count=4, seed=47, after_stage="calm")
+EARLY = draw_moments(PLAN, 10.0)[0]
 
 
 @pytest.mark.torchrun
@@ -66,7 +67,19 @@ def test_kill_waits_for_every_start(tmp_path: Path) -> None:
     write_events(paths, "killed", 1, 0, ("start", 100.0))
     assert killer.due() is None
     write_events(paths, "killed", 1, 1, ("start", 103.0))
-    assert killer.due() == 103.0 + draw_moments(PLAN, 10.0)[0]
+    assert killer.due() == 103.0 + EARLY
+
+
+def test_kill_in_training_waits_for_the_first_step(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    course = Course(setting_up=EARLY / 2, working=10.0 - EARLY / 2, updates=40)
+    killer = Killer(paths, "killed", 1, ranks=2, plan=PLAN, course=course)
+    for rank in (0, 1):
+        write_events(paths, "killed", 1, rank, ("start", 100.0))
+    assert killer.due() is None
+    for rank in (0, 1):
+        write_events(paths, "killed", 1, rank, ("start", 100.0), ("phase", 100.2), phase="train", step=0)
+    assert killer.due() == pytest.approx(100.2 + EARLY / 2)
 
 
 def test_no_second_kill_in_an_attempt(tmp_path: Path) -> None:
