@@ -2,12 +2,13 @@
 
 Run: `python -m benchmarks.tracing [--pairs 40] [--only transformer-1 ...] [--most-steps 100000]`
 The same two-rank training twice at once, traced by the real `sitecustomize` and untraced: short blocks of updates in
-turns, the other ranks wait meanwhile. Printed: median time of an update on both sides, the ratio of each start (the
-median of its pairs) and their median, and the probe's own count of the time spent in it. Goal: at most 2 %. Two
-processes of the same program differ by some percent, so many starts count, not many pairs. Next to it the traced ranks
-alone, their probe switched on and off in turns: what its pieces cost, without the hook that averages gradients, and
-without that difference. Then tiny updates by the ten thousand: memory of a rank and size of its files. Then digests of
-large models.
+turns, the other ranks wait meanwhile. The first update after a change of sides is not timed: it finds the caches filled
+by the other side, which a training alone never does. Printed: median time of an update on both sides, the ratio of each
+start (the median of its pairs) and their median, and the probe's own count of the time spent in it. Goal: at most 2 %.
+Two processes of the same program differ by some percent, so many starts count, not many pairs. Next to it the traced
+ranks alone, their probe switched on and off in turns: what its pieces cost, without the hook that averages gradients,
+and without that difference. Then tiny updates by the ten thousand: memory of a rank and size of its files. Then digests
+of large models.
 """
 
 import argparse
@@ -34,9 +35,10 @@ STARTS = 10
 """Processes of each side, one after the other: where a process's memory lies changes its speed by some percent."""
 MEMORY = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 1 << 32, "MALLOC_TOP_PAD_": 1 << 28}
 """On both sides memory that was freed is kept: else page faults come and go by chance, 1,000 to 10,000 an update."""
-WARM_UP = 24
+WARM_UP = 40
 """Updates before the first pair: the first 20 windows of a trace are all looked at."""
 BLOCK = 2
+"""Timed updates; one more comes before them."""
 MEBIBYTE = 1 << 20
 LARGE = (1_000_000, 10_000_000, 100_000_000)
 SETTINGS = {
@@ -75,6 +77,7 @@ class Side:
 
     def block(self, *, probe: bool = True) -> Block:
         """Train one block of updates; the mean of the ranks counts."""
+        self.run(1, probe=probe)
         answers = self.run(BLOCK, probe=probe)
         return Block(*(statistics.mean(answer[name] for answer in answers) for name in Block._fields))
 
