@@ -31,6 +31,8 @@ class Job:
         self._stages: list[StagePlan] = []
         self._ran = 0.0
         """Seconds that earlier attempts ran."""
+        self._goes_on = False
+        """Whether the last tick left something that can be done at once."""
 
     @property
     def stopping(self) -> bool:
@@ -39,6 +41,8 @@ class Job:
 
     def due(self) -> float | None:
         """Return the unix time of the next time-critical action, None if there is none."""
+        if self._goes_on:
+            return 0.0
         attempt = self.attempt
         return None if attempt is None or attempt.killer is None or attempt.ended is not None else attempt.killer.due()
 
@@ -47,8 +51,10 @@ class Job:
 
         Raises LeaseLost if another worker owns the run now, sqlalchemy.exc.OperationalError, OSError.
         """
+        self._goes_on = False
         if not self._stages:
             self._plan()
+            self._goes_on = True
         elif self.attempt is None:
             self._next()
         elif self.attempt.ended is not None:
@@ -56,6 +62,7 @@ class Job:
                 self._conclude(self.attempt)
         else:
             self._supervise(self.attempt)
+            self._goes_on = self.attempt.ended is not None
 
     def stop(self, stop: Stop) -> None:
         """End the run for a reason found by the worker."""

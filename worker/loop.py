@@ -102,6 +102,10 @@ class Worker:
     def stop(self) -> None:
         """Ask the worker to stop soon; safe in signal handlers and from other threads."""
         self._stopped.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the current or next wait end at once."""
         os.write(self._wake_writer, b"x")
 
     def _work(self, finished: Callable[[], bool], only: int | None = None) -> None:
@@ -202,6 +206,7 @@ class Worker:
                 self._calmly(partial(self._failed, job, error))
         if job.done:
             self._drop(job.run_id, None)
+            self._wake()
 
     def _failed(self, job: Job, error: Exception) -> None:
         if isinstance(error, OSError) and not job.stopping and job.stop_for_full_disk(error):

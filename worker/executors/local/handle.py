@@ -32,9 +32,19 @@ Begin = Callable[[AttemptPlan], Child | None]
 class LocalHandle:
     """A supervisor on this machine. Every method may be called at any time and in any order."""
 
-    def __init__(self, plan: AttemptPlan, gpus: GpuWatch, *, begin: Begin | None = None) -> None:
-        """With `begin` the attempt is started, otherwise it is searched for."""
-        self.plan, self._begin = plan, begin
+    def __init__(
+        self,
+        plan: AttemptPlan,
+        gpus: GpuWatch,
+        *,
+        begin: Begin | None = None,
+        awaited: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """With `begin` the attempt is started, otherwise it is searched for.
+
+        `awaited` returns a file descriptor that becomes readable when a start that waits can continue.
+        """
+        self.plan, self._begin, self._awaited = plan, begin, awaited
         self.identity: Identity | None = None
         self._child: Child | None = None
         self._descriptor: int | None = None
@@ -62,8 +72,8 @@ class LocalHandle:
         return None if self.identity is None else self.identity.document()
 
     def descriptor(self) -> int | None:
-        """Return a pidfd of the supervisor."""
-        return self._descriptor
+        """Return a pidfd of the supervisor, or what its start waits for."""
+        return self._descriptor if self._begin is None else self._awaited()
 
     def ranks(self) -> Mapping[int, RankProcess]:
         """Return the ranks that have written a breadcrumb."""
