@@ -192,13 +192,22 @@ def open_client(data_dir: Path | None = None) -> Client:
 
     An explicit data directory takes precedence over a named service.
     """
-    with told_settings():
-        named = ClientSettings()
+    named = _named()
     if named.remote and data_dir is None:
         return Client(named)
     from app.assembly import create_local_api
 
     return Client(named, create_local_api(ready_settings(data_dir=data_dir)))
+
+
+def names_service() -> bool:
+    """Return whether a service was named. Raises CommandError for invalid settings."""
+    return _named().remote
+
+
+def _named() -> ClientSettings:
+    with told_settings():
+        return ClientSettings()
 
 
 def local_settings(**overrides: Any) -> Settings:

@@ -1,7 +1,7 @@
 """`ddp-audit run`: record a run, wait for its end, print its checks, exit with its verdict."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,6 +13,9 @@ from app.cli.output import AsJson, cell, emit, note, passed_word, say, table
 from app.formats import read_back, words
 from app.runs.states import FINAL
 from app.runs.telemetry.items import Wanted
+
+if TYPE_CHECKING:
+    from worker.executors.local.warm import Starter
 
 MOVES: Final = Wanted(events=None, output=None)
 EXAMPLES: Final = {"-p": "-p updates=5", "--launch": "--launch nodes=2", "--expect": "--expect syncs_per_step=1"}
@@ -49,23 +52,33 @@ def run(
     body = {"kind": kind, "preset": preset, "params": read_params(param or []), "name": name, "tags": tag or []}
     if launch:
         body["launch"] = read_params(launch, "--launch")
-    client = open_client()
-    recorded = client.post("/runs", body, headers={"Idempotency-Key": idempotency_key} if idempotency_key else None)
-    run_id: int = recorded["id"]
-    note(f"run {run_id}: {recorded['reproduce']}")
     if detach:
+        recorded = _record(open_client(), body, idempotency_key)
         if as_json:
             emit(recorded)
         else:
-            say(f"run {run_id} is {recorded['state']}; `ddp-audit status` shows the available workers")
+            say(f"run {recorded['id']} is {recorded['state']}; `ddp-audit status` shows the available workers")
         return Exit.OK
-    ended = see_through(client, run_id)
+    from app.cli.inline import warming_up
+
+    with warming_up() as starter:
+        client = open_client()
+        run_id = _record(client, body, idempotency_key)["id"]
+        ended = see_through(client, run_id, starter)
     result = client.get(f"/runs/{run_id}/result") if ended["state"] == "succeeded" else None
     if as_json:
         emit({**ended, "result": result})
     else:
         say_outcome(ended, result)
     return of_run(ended)
+
+
+def _record(client: Client, body: dict[str, Any], idempotency_key: str | None) -> dict[str, Any]:
+    """Record the run and return its document."""
+    headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
+    recorded: dict[str, Any] = client.post("/runs", body, headers=headers)
+    note(f"run {recorded['id']}: {recorded['reproduce']}")
+    return recorded
 
 
 def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
@@ -84,7 +97,7 @@ def read_params(words: list[str], option: str = "-p") -> dict[str, Any]:
     return params
 
 
-def see_through(client: Client, run_id: int) -> dict[str, Any]:
+def see_through(client: Client, run_id: int, starter: "Starter | None" = None) -> dict[str, Any]:
     """Return the run's document once it has ended, executing it here if there is no live worker.
 
     Ctrl-C cancels the run and waits until every process is gone; a second one exits at once. Raises KeyboardInterrupt
@@ -93,7 +106,7 @@ def see_through(client: Client, run_id: int) -> dict[str, Any]:
     from app.cli.inline import executing
     from app.cli.progress import progress
 
-    with executing(client, run_id) as check, progress() as watch:
+    with executing(client, run_id, starter) as check, progress() as watch:
         try:
             return _until_final(client, run_id, watch, check)
         except KeyboardInterrupt:

@@ -17,8 +17,8 @@ from app.host.processes import Identity
 from app.settings import Settings
 from tests.support.worker_lab import open_lab
 from worker.executors.local import warm
-from worker.executors.local.executor import LocalExecutor, inherited
-from worker.executors.local.warm import Child, Starter
+from worker.executors.local.executor import LocalExecutor
+from worker.executors.local.warm import Child, Starter, inherited
 from worker.marker import MARKER
 
 LOOK = """

@@ -2,18 +2,15 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import Final
 
-from app.environment import for_children
-from app.places import module_environment
 from app.settings import Settings
 from trainer.contract.files import write_json_atomically
 from worker.executors.base import Devices, Reference
 from worker.executors.local.devices import LocalDevices
 from worker.executors.local.gpus import GpuWatch
 from worker.executors.local.handle import Begin, LocalHandle
-from worker.executors.local.warm import Child, Starter
+from worker.executors.local.warm import Child, Starter, inherited
 from worker.plan import AttemptPlan
 
 SHIM: Final = "worker.executors.local.shim"
@@ -25,11 +22,16 @@ class LocalExecutor:
     name = "local"
 
     def __init__(
-        self, settings: Settings, *, interpreter: str = sys.executable, devices: Devices | None = None
+        self,
+        settings: Settings,
+        *,
+        interpreter: str = sys.executable,
+        devices: Devices | None = None,
+        starter: Starter | None = None,
     ) -> None:
-        """Detect this machine's devices unless they are given."""
+        """Detect this machine's devices unless they are given; a given `starter` is closed with the executor."""
         self._interpreter = interpreter
-        self._starter = Starter(inherited(os.environ), warm=settings.warm_start)
+        self._starter = starter or Starter(inherited(os.environ), warm=settings.warm_start)
         self._local_devices = LocalDevices(settings, self._starter)
         self.devices: Devices = devices or self._local_devices
         self._gpus = GpuWatch(self._local_devices.indices)
@@ -49,7 +51,7 @@ class LocalExecutor:
     def launch(self, plan: AttemptPlan, begin: Begin) -> LocalHandle:
         """Write plan.json and return the handle of the supervisor that `begin` starts. Raises OSError."""
         write_json_atomically(plan.paths.plan, self._document(plan), within=plan.paths.run)
-        handle = LocalHandle(plan, self._gpus, begin=begin)
+        handle = LocalHandle(plan, self._gpus, begin=begin, awaited=self._starter.descriptor)
         handle.status()
         return handle
 
@@ -63,10 +65,6 @@ class LocalExecutor:
     def attach(self, plan: AttemptPlan, reference: Reference | None) -> LocalHandle:  # noqa: ARG002  # shim.json tells
         """Return the handle of an attempt that an earlier worker may have started."""
         return LocalHandle(plan, self._gpus)
-
-    def descriptor(self) -> int | None:
-        """Return a file descriptor that becomes readable when a waiting start can continue."""
-        return self._starter.descriptor()
 
     def close(self) -> None:
         """End the probe, nvidia-smi and the template; attempts continue."""
@@ -93,8 +91,3 @@ class LocalExecutor:
             "terminal": plan.terminal,
             "python_path": os.pathsep.join(search_path),
         }
-
-
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for attempts: that of this process without secrets, with this product importable."""
-    return module_environment(for_children(environment))

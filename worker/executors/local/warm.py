@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+from app.environment import for_children
 from app.host.processes import Identity
+from app.places import module_environment
 from trainer.contract import forking
 from trainer.contract.forking import Job, module_command
 from worker.log import log
@@ -260,3 +262,8 @@ class Starter:
 
     def _may_try(self) -> bool:
         return self._failed_at is None or time.monotonic() - self._failed_at > AGAIN_SECONDS
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for attempts: that of this process without secrets, with this product importable."""
+    return module_environment(for_children(environment))

@@ -1,0 +1,116 @@
+"""`ddp-audit run` has torch imported while it imports its modules: only if it runs the ranks, and never left over."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.client import close_clients, open_client
+from app.cli.exits import CommandError
+from app.cli.inline import executing, warming_up
+from app.db import read_session
+from app.host.processes import Identity
+from app.runs.workers import live_workers
+from app.settings import Settings
+from tests.support.worker_lab import open_lab
+from worker.executors.choose import make_executor
+from worker.executors.local.executor import LocalExecutor
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DDP_AUDIT_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("DDP_AUDIT_HOST", raising=False)
+    monkeypatch.delenv("DDP_AUDIT_PORT", raising=False)
+    return tmp_path
+
+
+def is_gone(process: Identity, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while process.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not process.alive
+
+
+@pytest.mark.usefixtures("here")
+def test_template_ends_with_the_command() -> None:
+    with warming_up() as starter:
+        assert starter is not None
+        process = starter.template_process()
+        assert process is not None
+        assert process.alive
+    assert is_gone(process)
+
+
+@pytest.mark.usefixtures("here")
+def test_template_ends_if_the_run_is_refused() -> None:
+    seen: list[Identity | None] = []
+
+    def refused() -> None:
+        with warming_up() as starter:
+            assert starter is not None
+            seen.append(starter.template_process())
+            open_client().post("/runs", {"kind": "no-such-kind", "params": {}})
+
+    try:
+        with pytest.raises(CommandError, match="no-such-kind"):
+            refused()
+    finally:
+        close_clients()
+    assert seen[0] is not None
+    assert is_gone(seen[0])
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"DDP_AUDIT_PORT": "1"}, {"DDP_AUDIT_EXECUTOR": "slurm"}, {"DDP_AUDIT_WARM_START": "false"}],
+    ids=["a service", "a cluster", "switched off"],
+)
+def test_nothing_is_started_for_others(here: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, Any]) -> None:
+    for name, value in {**variables, "DDP_AUDIT_RUNS_DIR": str(here / "runs")}.items():
+        monkeypatch.setenv(name, value)
+    with warming_up() as starter:
+        assert starter is None or starter.template_process() is None
+
+
+def test_invalid_setting_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDP_AUDIT_HANG_SECONDS", "never")
+    with pytest.raises(CommandError, match="DDP_AUDIT_HANG_SECONDS"), warming_up():
+        pass
+    assert list(here.iterdir()) == []
+
+
+def test_executor_takes_the_template_over(here: Path) -> None:
+    with warming_up() as starter:
+        assert starter is not None
+        executor = make_executor(Settings(data_dir=here), starter)
+        assert isinstance(executor, LocalExecutor)
+        process = starter.template_process()
+        executor.close()
+        assert process is not None
+        assert is_gone(process)
+
+
+@pytest.mark.usefixtures("here")
+def test_live_worker_leaves_it_without_work(tmp_path: Path) -> None:
+    with open_lab(tmp_path) as lab, warming_up() as starter:
+        assert starter is not None
+        process = starter.template_process()
+        assert process is not None
+        worker = lab.worker()
+        try:
+            client = open_client()
+
+            def lives() -> bool:
+                with read_session(lab.engine) as session:
+                    return bool(live_workers(session))
+
+            lab.until(lives, "a worker")
+            run_id = lab.submit(launcher="python", meeting="none")
+            with executing(client, run_id, starter):
+                assert is_gone(process)
+                assert lab.finished(run_id).state == "succeeded"
+        finally:
+            close_clients()
+        assert worker.poll() is None
