@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.client import Client, local_settings, names_service
 from app.cli.exits import CommandError, Exit, of_database
+from app.runs.states import FINAL
 from app.settings import LOCAL
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def executing(client: Client, run_id: int, starter: "Starter | None" = None) -> 
     thread = threading.Thread(target=execute, name="worker", daemon=True)
 
     def check() -> None:
-        if not thread.is_alive() and (failures or not _worker_lives(client)):
+        if thread.is_alive() or (not failures and _worker_lives(client)):
+            return
+        # Looked at after the thread: the run may have ended since the caller last read it.
+        if client.get(f"/runs/{run_id}")["state"] not in FINAL:
             failure = failures[0] if failures else None
             why = "" if failure is None else f": {of_database(failure) or f'{type(failure).__name__}: {failure}'}"
             raise CommandError(Exit.FAILED, f"the worker of run {run_id} stopped before the run ended{why}")

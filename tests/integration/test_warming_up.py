@@ -1,21 +1,25 @@
 """`ddp-audit run` has torch imported while it imports its modules: only if it runs the ranks, and never left over."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlmodel import col, update
 
 from app.cli.client import close_clients, open_client
 from app.cli.exits import CommandError
 from app.cli.inline import executing, warming_up
-from app.db import read_session
+from app.db import read_session, write_session
 from app.host.processes import Identity
+from app.runs.models import Run
 from app.runs.workers import live_workers
 from app.settings import Settings
 from tests.support.worker_lab import open_lab
 from worker.executors.choose import make_executor
 from worker.executors.local.executor import LocalExecutor
+from worker.loop import Worker
 
 
 @pytest.fixture
@@ -114,3 +118,29 @@ def test_live_worker_leaves_it_without_work(tmp_path: Path) -> None:
         finally:
             close_clients()
         assert worker.poll() is None
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("ends", [True, False])
+def test_worker_that_is_gone_matters_only_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    def run_single(worker: Worker, run_id: int) -> None:
+        if ends:
+            with write_session(lab.engine) as session:
+                session.exec(update(Run).where(col(Run.id) == run_id).values(state="failed"))
+        worker._let_go()
+
+    monkeypatch.setattr(Worker, "run_single", run_single)
+    with open_lab(tmp_path) as lab:
+        try:
+            run_id = lab.submit()
+            with executing(open_client(), run_id) as check:
+                lab.until(lambda: not any(thread.name == "worker" for thread in threading.enumerate()), "its end")
+                if ends:
+                    check()
+                else:
+                    with pytest.raises(CommandError, match="stopped before the run ended"):
+                        check()
+        finally:
+            close_clients()

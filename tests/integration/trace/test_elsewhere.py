@@ -222,7 +222,7 @@ def test_registered_script_is_run_by_a_worker(tmp_path: Path) -> None:
         recorded = service.post("/runs", {"kind": KIND, "params": {"script": "nightly"}}).json()
         Worker(settings).run_once()
         ended = service.get(f"/runs/{recorded['id']}").json()
-        assert (ended["state"], ended["verdict"]) == ("succeeded", "pass")
+        assert (ended["state"], ended["verdict"]) == ("succeeded", "pass"), ended["diagnosis"]
         again = service.post(f"/runs/{recorded['id']}/retry", {})
         assert again.status_code == 201, again.text
     bare = Settings(data_dir=tmp_path)
