@@ -69,6 +69,16 @@ SHIFTS = """() => new Promise((done) => {
 })"""
 
 
+MOVED = """() => new Promise((done) => {
+  const found = [];
+  const name = (node) => (node?.parentElement ?? node)?.outerHTML?.slice(0, 80);
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) found.push(...entry.sources.map((source) => name(source.node)));
+  }).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(found), 50);
+})"""
+
+
 def sideways(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
@@ -88,7 +98,7 @@ def test_pages_are_sound(tab: Tab, service: Service, request: pytest.FixtureRequ
         if sideways(tab.page) > 0:
             found.append(f"scrolls {sideways(tab.page)} px sideways")
         if (moved := float(tab.page.evaluate(SHIFTS))) > 0.05:
-            found.append(f"the layout moved by {moved:.3f}")
+            found.append(f"the layout moved by {moved:.3f}: {tab.page.evaluate(MOVED)}")
         if found:
             problems[name] = found
         tab.page.screenshot(path=SHOTS / f"{name}-{look}.png")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from typing import Any
@@ -30,6 +29,7 @@ class Core:
         self.waiting = Waiting()
         self.files: Files | None = None
         self.rank = self.world_size = -1
+        self.backend = ""
         self.torch: Any = None
         self.models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.books: dict[int, Book] = {}
@@ -52,7 +52,6 @@ class Core:
         self._numbers: dict[str, int] = {}
         self._began = time.monotonic()
         self._event_at = self._totals_at = 0.0
-        self.lock = threading.RLock()
 
     @property
     def is_rank(self) -> bool:
@@ -68,7 +67,7 @@ class Core:
         """Begin to write; called once, when the process group is there."""
         if self.files is not None or not self.mine:
             return
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.backend = rank, world_size, backend
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         folder = self.folder if restarts in ("", "0") else os.path.join(self.folder, f"restart_{restarts}")
         self.files = Files(folder, rank)

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -28,6 +29,11 @@ MOST_TEXT, MOST_TRACEBACK = 2000, 16_000
 """Characters of an exception that are kept."""
 OPTIONS = "DDP_AUDIT_TRACE_OPTIONS"
 """Environment variable: how they look, as JSON."""
+
+
+SETTLE_SECONDS = 0.05
+"""Pause at the end of a rank with gloo. Its threads release the last reduction a moment after they have completed it,
+and a process that ends meanwhile is aborted (torch 2.14, traced or not)."""
 
 
 class Probe:
@@ -100,6 +106,8 @@ class Probe:
         if core.files is not None:
             core.mark("end")
             core.guard.run("end", functools.partial(core.files.event, "end", always=True))
+        if "gloo" in core.backend:
+            time.sleep(SETTLE_SECONDS)
 
 
 class _Watch(importlib.abc.MetaPathFinder):
