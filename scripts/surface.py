@@ -17,6 +17,7 @@ PRIVATE_FILES = (
     "trainer/common/torch_operators.py",
     "trainer/kinds/trace/site/ddp_audit_probe/loaders.py",
     "trainer/kinds/trace/site/ddp_audit_probe/places.py",
+    "trainer/kinds/trace/site/ddp_audit_probe/reductions.py",
     "trainer/kinds/trace/site/ddp_audit_probe/scaling.py",
 )
 """Files that may use private names of a library: each says why, and a test detects when a name disappears."""

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from ddp_audit_probe.files import Crumb
 
+assert torch.autograd.Variable._execution_engine.queue_callback  # without it the probe waits inside the hook
 threads, leave = [], Crumb.leave
 
 def noted(crumb):
