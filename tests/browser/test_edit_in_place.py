@@ -10,7 +10,7 @@ from app.db import read_session
 from app.runs.editing import edit_run, read_changes
 from app.runs.store import get_run_document
 from tests.browser.conftest import BOTH, OFF, Held, Service, Tab, next_frames
-from tests.browser.test_every_page import SHIFTS
+from tests.browser.test_every_page import shifts
 from tests.support.pages_data import HOSTILE, add_run
 
 pytestmark = pytest.mark.browser
@@ -203,4 +203,5 @@ def test_late_scripts_move_nothing(tab: Tab, service: Service, run_id: int) -> N
         held.let_go()
         tab.page.wait_for_load_state("load")
         next_frames(tab.page)
-        assert float(tab.page.evaluate(SHIFTS)) < 0.005, address
+        amount, moved = shifts(tab.page)
+        assert amount < 0.005, (address, moved)

@@ -63,20 +63,22 @@ def serious(page: Page, rules: list[str] | None = None) -> list[str]:
 
 SHIFTS = """() => new Promise((done) => {
   let sum = 0;
-  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
-    .observe({ type: "layout-shift", buffered: true });
-  setTimeout(() => done(sum), 50);
-})"""
-
-
-MOVED = """() => new Promise((done) => {
-  const found = [];
+  const moved = [];
   const name = (node) => (node?.parentElement ?? node)?.outerHTML?.slice(0, 80);
   new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) found.push(...entry.sources.map((source) => name(source.node)));
+    for (const entry of list.getEntries()) {
+      sum += entry.value;
+      moved.push(...entry.sources.map((source) => name(source.node)));
+    }
   }).observe({ type: "layout-shift", buffered: true });
-  setTimeout(() => done(found), 50);
+  setTimeout(() => done([sum, moved]), 50);
 })"""
+
+
+def shifts(page: Page) -> tuple[float, list[str]]:
+    """Return by how much the layout has moved since the page began, and what moved."""
+    amount, moved = page.evaluate(SHIFTS)
+    return float(amount), moved
 
 
 def sideways(page: Page) -> int:
@@ -97,8 +99,9 @@ def test_pages_are_sound(tab: Tab, service: Service, request: pytest.FixtureRequ
         found = serious(tab.page, None if look == "light-1280" else LOOKS_RULES)
         if sideways(tab.page) > 0:
             found.append(f"scrolls {sideways(tab.page)} px sideways")
-        if (moved := float(tab.page.evaluate(SHIFTS))) > 0.05:
-            found.append(f"the layout moved by {moved:.3f}: {tab.page.evaluate(MOVED)}")
+        amount, moved = shifts(tab.page)
+        if amount > 0.05:
+            found.append(f"the layout moved by {amount:.3f}: {moved}")
         if found:
             problems[name] = found
         tab.page.screenshot(path=SHOTS / f"{name}-{look}.png")

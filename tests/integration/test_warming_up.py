@@ -1,7 +1,6 @@
 """`ddp-audit run` has torch imported while it imports its modules: only if it runs the ranks, and never left over."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from app.host.processes import Identity
 from app.runs.models import Run
 from app.runs.workers import live_workers
 from app.settings import Settings
+from tests.support.waiting import until
 from tests.support.worker_lab import open_lab
 from worker.executors.choose import make_executor
 from worker.executors.local.executor import LocalExecutor
@@ -30,11 +30,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def is_gone(process: Identity, seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while process.alive and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not process.alive
+def assert_gone(process: Identity) -> None:
+    until(lambda: not process.alive, "the end of the template", 10)
 
 
 @pytest.mark.usefixtures("here")
@@ -44,7 +41,7 @@ def test_template_ends_with_the_command() -> None:
         process = starter.template_process()
         assert process is not None
         assert process.alive
-    assert is_gone(process)
+    assert_gone(process)
 
 
 @pytest.mark.usefixtures("here")
@@ -63,7 +60,7 @@ def test_template_ends_if_the_run_is_refused() -> None:
     finally:
         close_clients()
     assert seen[0] is not None
-    assert is_gone(seen[0])
+    assert_gone(seen[0])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +90,7 @@ def test_executor_takes_the_template_over(here: Path) -> None:
         process = starter.template_process()
         executor.close()
         assert process is not None
-        assert is_gone(process)
+        assert_gone(process)
 
 
 @pytest.mark.usefixtures("here")
@@ -113,7 +110,7 @@ def test_live_worker_leaves_it_without_work(tmp_path: Path) -> None:
             lab.until(lives, "a worker")
             run_id = lab.submit(launcher="python", meeting="none")
             with executing(client, run_id, starter):
-                assert is_gone(process)
+                assert_gone(process)
                 assert lab.finished(run_id).state == "succeeded"
         finally:
             close_clients()
